@@ -1,0 +1,124 @@
+"""Child process of a DryRun: trains a MindFormers YAML for two simulated steps on one rank and reports its memory.
+
+Executed by the interpreter that has MindSpore, never imported by the planner, and it imports nothing of the planner: that
+interpreter need not have it. The only argument names a job file (JSON): ``yaml`` (the prepared configuration), ``steps``,
+``dataset`` (null, or the MindRecord file to write). The last line of standard output that starts with ``PLANNER_DRYRUN`` is
+the report as JSON; ``error`` in it is the framework's own message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Any, NoReturn
+
+MARK = "PLANNER_DRYRUN "
+_RANDOM = ("Normal", "TruncatedNormal", "Uniform", "XavierUniform", "HeUniform", "HeNormal", "XavierNormal")
+_STARTED = time.monotonic()
+
+
+def main() -> NoReturn:
+    """Run the job and leave without interpreter shutdown (where the stand-in libraries would abort)."""
+    report: dict[str, Any] = {}
+    try:
+        with open(sys.argv[1], encoding="utf-8") as file:  # noqa: PTH123
+            job = json.load(file)
+        _run(job, report)
+    except BaseException as error:
+        traceback.print_exc()
+        report.setdefault("error", _message(error))
+        _finish(report, status=1)
+    report.setdefault("error", "training ended before the last simulated step")
+    _finish(report, status=1)
+
+
+def _run(job: dict[str, Any], report: dict[str, Any]) -> None:
+    import mindspore
+    from mindspore.train.callback import Callback
+
+    _zero_initialisers()
+    if job["dataset"]:
+        _write_mindrecord(**job["dataset"])
+    import mindformers
+    from mindformers.core.context import build_context
+    from mindformers.tools.register.config import MindFormerConfig
+    from mindformers.trainer import Trainer
+
+    report["mindspore"] = mindspore.__version__
+    report["mindformers"] = mindformers.__version__
+
+    class StopAfter(Callback):  # type: ignore[misc]
+        """Reads the memory after each simulated step and leaves after the last."""
+
+        steps = 0
+
+        def step_end(self, run_context: object) -> None:
+            self.steps += 1
+            if self.steps == 1:
+                report["first_step_s"] = time.monotonic() - _STARTED
+            if self.steps >= job["steps"]:
+                report.update(_memory(mindspore))
+                _finish(report, status=0)
+
+    config = MindFormerConfig(job["yaml"])
+    build_context(config)
+    Trainer(config, callbacks=[StopAfter()]).train()
+
+
+def _memory(mindspore: Any) -> dict[str, Any]:
+    """Bytes of this rank: peak of live tensors, what outlives a step, and the peak of the pool's blocks."""
+    runtime = mindspore.runtime
+    return {
+        "peak_bytes": int(runtime.max_memory_allocated()),
+        "static_bytes": int(runtime.memory_allocated()),
+        "peak_with_fragments_bytes": int(runtime.max_memory_reserved()),
+    }
+
+
+def _zero_initialisers() -> None:
+    """Fill parameters with zeros: random numbers of real sizes on the host take longer than the compile."""
+    import mindspore.common.initializer as initializer
+
+    for name in _RANDOM:
+        kind = getattr(initializer, name, None)
+        if kind is not None:
+            kind._initialize = _zero_fill
+
+
+def _zero_fill(_: object, array: Any) -> None:
+    array.fill(0)
+
+
+def _write_mindrecord(path: str, samples: int, tokens: int) -> None:
+    """Write `samples` rows of `tokens` token ids, unless the file exists."""
+    import numpy as np
+    from mindspore.mindrecord import FileWriter
+
+    if os.path.exists(path + ".db"):  # noqa: PTH110
+        return
+    writer = FileWriter(path, 1)
+    writer.add_schema({"input_ids": {"type": "int32", "shape": [-1]}}, "synthetic tokens")
+    row = (np.arange(tokens) % 1000).astype(np.int32)
+    writer.write_raw_data([{"input_ids": row} for _ in range(samples)])
+    writer.commit()
+
+
+def _message(error: BaseException) -> str:
+    """The part of a framework's message a user can act on: its text up to the first separator of C++ traces."""
+    text = str(error).split("\n\n---")[0].strip()
+    return f"{type(error).__name__}: {text}"
+
+
+def _finish(report: dict[str, Any], status: int) -> NoReturn:
+    report["seconds"] = time.monotonic() - _STARTED
+    sys.stdout.write(f"\n{MARK}{json.dumps(report)}\n")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()
