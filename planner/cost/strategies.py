@@ -146,7 +146,7 @@ class Strategies:
     @property
     def layers_CS(self) -> IntArray:
         """Decoder layers of each stage."""
-        return self.layers_CVS.sum(axis=1)
+        return np.asarray(self.layers_CVS.sum(axis=1))
 
     @property
     def stages(self) -> int:
