@@ -1,0 +1,192 @@
+"""Free text of published rows: recompute settings, layer lists and switches as people write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+#: Flag and the text that stands for it.
+_FLAGS: Final = {
+    "mc2": r"mc2 flag|TP8 SP with mc2",
+    "fine-grain-interleave": r"fine_grain_interleave",
+    "micro-batch-interleave": r"micro_batch_interleave_num",
+    "reuse-fp32-param": r"reuse-fp32",
+    "recompute-activation-function": r"recompute-activation-function",
+    "overlap-grad-reduce": r"overlap-grad-reduce",
+    "overlap-param-gather": r"overlap-param-gather",
+    "swap-attention": r"swap-attention|\+ swap",
+    "swap-optimizer": r"swap-optimizer",
+    "offload": r"\+ offload",
+    "lora": r"\bLoRA\b",
+    "capacity-drop": r"capacity factor 1\.0|token drop|-drop-",
+    "tp-overlap": r"tp-comm-overlap on|async TP gives|-asyncTP|asyncTP",
+    "compile": r"torch\.compile|\bcompile\b",
+    "float8": r"[Ff]loat8|\bfp8\b|FP8",
+    "noop-layers": r"noop-layers",
+    "expert-tensor-parallel": r"expert-tensor-parallel-size",
+    "moe-zero-memory": r"moe-zero-memory",
+    "alltoall-overlap": r"moe-alltoall-overlap-comm|a2a[- ]?overlap",
+    "fine-tune": r"fine-tune data|sft|_tune|-tune",
+    "packed": r"packed|_pack\b",
+    "first-iteration-peak": r"iteration-1 peak",
+    "fused-cross-entropy": r"cross-entropy fused",
+    "o2-gradient": r"o2-gradient",
+    "o2-optimizer": r"o2-optimizer",
+}
+
+_LIST: Final = r"\[([\d, ]+)\]"
+
+
+def number(text: str) -> float | None:
+    """A number, or None for an empty or wordy cell."""
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def cells(row: dict[str, str]) -> dict[str, int]:
+    """Cells that hold whole numbers."""
+    found = {}
+    for key, text in row.items():
+        value = number(text)
+        if value is not None and value == int(value):
+            found[key] = int(value)
+    return found
+
+
+def flags_of(row: dict[str, str], notes: str) -> frozenset[str]:
+    """Switches named in a row."""
+    text = " ".join(
+        [notes, row["model"], row["recompute"], row.get("zero", ""), row.get("optimizer", ""), row["case_id"]]
+    )
+    found = {name for name, pattern in _FLAGS.items() if re.search(pattern, text)}
+    if row.get("ce_fusion") == "1":
+        found.add("fused-cross-entropy")
+    if row.get("capacity_padded") == "1":
+        found.add("capacity-padded")
+    return frozenset(found)
+
+
+def options_of(row: dict[str, str], notes: str) -> dict[str, int]:
+    """Numbers of switches: interleaved micro-batches, sequence slices, vocabulary padding, expert tensor parallel."""
+    found = {}
+    for name, pattern in (
+        ("micro_batch_interleave", r"micro_batch_interleave_num=(\d+)"),
+        ("fine_grain_interleave", r"fine_grain_interleave=(\d+)"),
+    ):
+        match = re.search(pattern, notes)
+        if match:
+            found[name] = int(match[1])
+    pad = re.match(r"(\d+)\*tp", row.get("vocab_pad_multiple", ""))
+    if pad:
+        found["vocab_pad"] = int(pad[1])
+    if row.get("etp"):
+        found["expert_tensor_parallel"] = int(row["etp"])
+    return found
+
+
+def stage_values(notes: str) -> tuple[list[float], list[float]]:
+    """Peaks and static bytes by printed rank [GiB]."""
+    out: list[list[float]] = []
+    for pattern in (r"peak by stage ([\d./]+) GiB", r"after-step allocated by stage ([\d./]+) GiB"):
+        match = re.search(pattern, notes)
+        out.append([float(part) for part in match[1].split("/")] if match else [])
+    return out[0], out[1]
+
+
+def spread(total: int, parts: int) -> tuple[int, ...]:
+    """Whole layers over parts, as level as possible; ends, which also hold embedding and head, get the smaller share.
+
+    >>> spread(44, 6), spread(61, 4), spread(8, 2)
+    ((7, 7, 8, 8, 7, 7), (15, 15, 16, 15), (4, 4))
+    """
+    base, rest = divmod(total, parts)
+    first = (parts - rest + 1) // 2
+    return tuple(base + (first <= i < first + rest) for i in range(parts))
+
+
+def layers_per_chunk(row: dict[str, str], notes: str, layers: int, pp: int) -> tuple[tuple[int, ...], ...]:
+    """Layers of each chunk and stage, from an explicit list, offsets, a chunk size, or as level as possible."""
+    per_stage = re.search(r"layers per stage ([\d,]+)", notes)
+    if per_stage:
+        values = tuple(int(v) for v in per_stage[1].strip(",").split(","))
+        if len(values) == pp and sum(values) == layers:
+            return (values,)
+    offsets = re.search(r"offset (?:per stage )?(\[[-\d, \[\]]+\])", notes)
+    if offsets:
+        shifted = _shifted(offsets[1], layers, pp)
+        if shifted:
+            return shifted
+    vpp = int(number(row.get("vpp", "")) or 1)
+    chunk = re.search(r"layers per virtual chunk (\d+)", notes)
+    if chunk and layers % (pp * int(chunk[1])) == 0:
+        vpp = layers // (pp * int(chunk[1]))
+    if vpp == 1 and "dualpipev" in notes:
+        vpp = 2
+    flat = spread(layers, pp * vpp)
+    return tuple(flat[c * pp : (c + 1) * pp] for c in range(vpp))
+
+
+def _shifted(text: str, layers: int, pp: int) -> tuple[tuple[int, ...], ...]:
+    rows = re.findall(r"\[([-\d, ]+)\]", text)
+    values = [[int(v) for v in row.split(",")] for row in rows]
+    if any(len(row) != pp for row in values):
+        return ()
+    base = layers // (pp * len(values))
+    chunks = tuple(tuple(base + v for v in row) for row in values)
+    return chunks if sum(map(sum, chunks)) == layers else ()
+
+
+def recompute_layers(
+    text: str, per_stage: tuple[int, ...], vpp: int, flags: Collection[str], assumed: set[str]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Layers of each stage that are recomputed whole, and selectively.
+
+    ``full-block-n`` recomputes n layers of every chunk; ``uniform`` all layers; lists are counts per stage; "selective"
+    without a list covers the layers that are not recomputed whole.
+    """
+    none = (0,) * len(per_stage)
+    lower = text.lower()
+    lists = [[int(v) for v in found.split(",")] for found in re.findall(_LIST, lower)]
+    lists = [values for values in lists if len(values) == len(per_stage)]
+    full, selective = none, none
+    if lower in {"", "unknown"} or "/" in lower.replace("silu/mul", "").replace("mul/act", "").replace(
+        "stage0 20 layers/stage1 8-0", ""
+    ):
+        assumed.add("recompute")
+    elif lower == "default":
+        full = per_stage
+    elif "every 2nd layer" in lower:
+        full = tuple(n // 2 for n in per_stage)
+    elif "block" in lower:
+        each = int((re.search(r"block-(\d+)", lower) or [0, 1])[1])
+        full = tuple(min(n, each * vpp) for n in per_stage)
+    elif re.match(r"(partial|full)", lower):
+        full = tuple(lists[0]) if lists and "selective [" not in lower.split("full")[0] else per_stage
+        if "partial" in lower and not lists:
+            full = none
+            assumed.add("recompute")
+        if "selective" in lower:
+            selective = _rest(lists[1] if len(lists) > 1 else None, per_stage, full)
+    elif "select" in lower:
+        selective = _rest(lists[0] if lists else None, per_stage, full)
+        if "stage0 20" in lower:
+            selective = _rest([20, 4], per_stage, full)
+    elif "activation-function" in lower:
+        selective = per_stage
+    elif lower != "none":
+        assumed.add("recompute")
+    if "recompute-activation-function" in flags and not any(selective):
+        selective = tuple(n - f for n, f in zip(per_stage, full, strict=True))
+    return _clip(full, per_stage), selective
+
+
+def _rest(listed: list[int] | None, per_stage: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:
+    wanted = tuple(listed) if listed is not None else per_stage
+    return tuple(min(w, n - f) for w, n, f in zip(wanted, per_stage, full, strict=True))
+
+
+def _clip(values: tuple[int, ...], limits: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(min(v, n) for v, n in zip(values, limits, strict=True))
