@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.strategies import BoolArray, Strategies, Strategy
+from planner.cost.strategies import BoolArray, IntArray, Strategies, Strategy
 from planner.errors import SpecError
 from planner.search.rules import LAYER_RULES, RULES, SCALAR_RULES, Context, Rule
 
@@ -36,9 +36,19 @@ class Violation:
 
 
 def apply_rules(
-    context: Context, table: Strategies, rules: Sequence[Rule] | None = None
+    context: Context,
+    table: Strategies,
+    rules: Sequence[Rule] = RULES,
+    weights: IntArray | None = None,
 ) -> tuple[BoolArray, dict[str, int]]:
     """Rows that keep every rule, and how many rows each rule was the first to remove.
+
+    Parameters
+    ----------
+    rules : sequence of Rule
+        All of them, or a part.
+    weights : int array, shape (C,), optional
+        Candidates that each row stands for; 1 each.
 
     Returns
     -------
@@ -47,10 +57,11 @@ def apply_rules(
         Count by rule code, rules in order; ``mask.sum() + sum(removed.values()) == len(table)``.
     """
     alive = np.ones(len(table), bool)
+    counted = np.ones(len(table), np.int64) if weights is None else weights
     removed: dict[str, int] = {}
-    for rule in RULES if rules is None else rules:
+    for rule in rules:
         kept = alive & rule.holds(context, table)
-        removed[rule.code] = int(alive.sum() - kept.sum())
+        removed[rule.code] = int(counted[alive & ~kept].sum())
         alive = kept
     return alive, removed
 
