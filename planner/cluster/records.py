@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from planner.errors import SpecError
+from planner.errors import ProfileError, SpecError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,19 @@ class Device:
     usable_bytes: int
     hbm_bytes_per_s: float
     host_bytes_per_s: float
+
+    def peak(self, dtype: str) -> float:
+        """Dense matmul peak of a data type [FLOP/s].
+
+        Raises
+        ------
+        ProfileError
+            The device does not compute in this type (910A: bfloat16), or its profile does not say.
+        """
+        if dtype not in self.peak_flop_per_s:
+            legal = ", ".join(self.peak_flop_per_s)
+            raise ProfileError(f"{self.name} has no matmul peak for {dtype}; legal compute types: {legal}.")
+        return self.peak_flop_per_s[dtype]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

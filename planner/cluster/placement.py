@@ -1,0 +1,203 @@
+"""Which devices a group of ranks lands on, in closed form over arrays.
+
+Ranks are numbered with tensor parallel fastest, then context, data and pipeline parallel slowest, as MindSpore,
+MindFormers and Megatron do; rank r sits on device r.  A group of one kind is then an arithmetic progression: ``size``
+ranks, ``stride`` apart.  Expert-parallel groups are consecutive ranks of a stage (MindFormers lays dp x cp x tp out as
+(rest, ep)).  ``planner.cluster.topology`` enumerates the same groups one by one; tests hold the two together.
+
+All arrays broadcast; a scalar gives arrays without axes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from planner.cluster.records import Cluster
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Group:
+    """Where the groups of one kind lie; arrays of one shape.
+
+    A kind has many groups (one per remaining rank coordinate); when they lie differently, the one that spans most
+    nodes is described, since every step waits for it.
+
+    Attributes
+    ----------
+    size : ndarray of int
+        Ranks in a group.
+    inner : ndarray of int
+        Members that share a node (rounded down where nodes hold unequal numbers).
+    outer : ndarray of int
+        Nodes spanned.
+    pods : ndarray of int
+        Superpods spanned; equal to ``outer`` where there are no superpods.
+    quad : ndarray of int
+        Members that share one sub-mesh of a node (910A); equal to ``inner`` where nodes are not divided.
+    even : ndarray of bool
+        Every node, and every superpod, holds the same number of members of every group.
+    per_node : ndarray of int
+        Groups of this kind with members in one node at the same time.  They share its network ports: a group
+        drives the ``inner`` ports of its own members, and ``per_node * inner`` ports are busy.
+    """
+
+    size: IntArray
+    inner: IntArray
+    outer: IntArray
+    pods: IntArray
+    quad: IntArray
+    even: BoolArray
+    per_node: IntArray
+
+    @property
+    def straddles(self) -> BoolArray:
+        """True where nodes hold unequal numbers of members: HCCL then loses its two-level algorithms."""
+        return ~self.even
+
+    @property
+    def domain(self) -> IntArray:
+        """Members that share a fast domain: a superpod where there are any, else a node."""
+        members: IntArray = self.size // self.pods
+        return members
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def __getitem__(self, rows: Any) -> Group:
+        return Group(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+
+def place(
+    size: ArrayLike,
+    stride: ArrayLike,
+    devices_per_node: ArrayLike,
+    *,
+    devices_per_pod: ArrayLike = 0,
+    quad_size: ArrayLike = 0,
+) -> Group:
+    """Place groups of ``size`` ranks, ``stride`` apart, on nodes of ``devices_per_node``.
+
+    Parameters
+    ----------
+    size, stride : array_like of int
+        Ranks of a group and their distance; see `strides`.
+    devices_per_node : array_like of int
+        Ranks that share a node.  Pass no more than the job has: `place_on` does.
+    devices_per_pod : array_like of int
+        Ranks that share a superpod, 0 without superpods.
+    quad_size : array_like of int
+        Devices of one sub-mesh of a node, 0 when nodes are not divided.
+
+    Returns
+    -------
+    Group
+
+    Examples
+    --------
+    Data parallel 4 over tensor parallel 4 on nodes of 8: two members in each of two nodes.
+
+    >>> group = place(4, 4, 8)
+    >>> int(group.inner), int(group.outer), bool(group.straddles), int(group.per_node)
+    (2, 2, False, 4)
+    """
+    size, stride, node, pod, quad = np.broadcast_arrays(
+        *(np.asarray(value, np.int64) for value in (size, stride, devices_per_node, devices_per_pod, quad_size))
+    )
+    outer = _spanned(size, stride, node)
+    inner = size // outer
+    even = _even(size, stride, node)
+    has_pods, has_quads = pod > 0, quad > 0
+    pods = np.where(has_pods, _spanned(size, stride, np.where(has_pods, pod, node)), outer)
+    even = even & (~has_pods | _even(size, stride, np.where(has_pods, pod, node)))
+    in_quad = np.where(has_quads, size // _spanned(size, stride, np.where(has_quads, quad, node)), inner)
+    return Group(
+        size=size, inner=inner, outer=outer, pods=pods, quad=in_quad, even=even, per_node=np.maximum(node // inner, 1)
+    )  # fmt: skip
+
+
+def place_on(cluster: Cluster, size: ArrayLike, stride: ArrayLike) -> Group:
+    """Place groups on a cluster: its nodes, its superpods if it has any, and no more devices than the job uses."""
+    hardware, devices = cluster.hardware, cluster.devices
+    return place(
+        size,
+        stride,
+        min(hardware.devices_per_node, devices),
+        devices_per_pod=min(hardware.superpod.devices, devices) if hardware.superpod else 0,
+        quad_size=hardware.node.quad_size,
+    )
+
+
+def strides(
+    *, tp: ArrayLike, cp: ArrayLike, dp: ArrayLike, pp: ArrayLike, ep: ArrayLike = 1, ulysses: ArrayLike = 1
+) -> dict[str, tuple[IntArray, IntArray]]:
+    """(size, stride) of every kind of group.
+
+    ``dp_cp`` holds the ranks among which gradients are reduced and optimizer states sharded, ``edp`` the same for
+    experts; ``ulysses`` and ``ring`` divide cp, head exchange between neighbours; ``embedding`` joins first and last
+    stage.
+
+    >>> kinds = strides(tp=4, cp=1, dp=2, pp=8)
+    >>> [(name, int(size), int(step)) for name, (size, step) in kinds.items() if size > 1]
+    [('tp', 4, 1), ('dp', 2, 4), ('dp_cp', 2, 4), ('pp', 8, 8), ('edp', 8, 1), ('embedding', 2, 56)]
+    """
+    tp, cp, dp, pp, ep, ulysses = (np.asarray(value, np.int64) for value in (tp, cp, dp, pp, ep, ulysses))
+    stage = tp * cp * dp
+    one = np.ones_like(stage)
+    return {
+        "tp": (tp, one),
+        "cp": (cp, tp),
+        "ulysses": (ulysses, tp),
+        "ring": (cp // ulysses, tp * ulysses),
+        "dp": (dp, tp * cp),
+        "dp_cp": (dp * cp, tp),
+        "pp": (pp, stage),
+        "ep": (ep, one),
+        "edp": (stage // ep, ep),
+        "embedding": (np.minimum(pp, 2), stage * np.maximum(pp - 1, 1)),
+    }
+
+
+def legal_on_quads(group: Group, quad_size: int = 4) -> BoolArray:
+    """Groups that HCCL accepts on a 910A node of two quads.
+
+    A group inside one server has 1, 2, 4 or 8 members, and 2 or 4 of them keep within one quad; a group over
+    several servers has 1, 2, 4 or 8 members in each.  Source: HCCL user guide, constraints page (Atlas training
+    series).  A published 16-card 910A run has tp 4, dp 4, hence two members in different quads of each server, so
+    the quad rule is not applied to groups that span servers.
+
+    >>> legal_on_quads(place([2, 2, 8], [1, 4, 1], 8, quad_size=4)).tolist()
+    [True, False, True]
+    """
+    counts = np.isin(group.inner, (1, 2, 4, 8)) & group.even
+    split = (group.outer == 1) & (group.inner <= quad_size) & (group.quad < group.inner)
+    legal: BoolArray = counts & ~split
+    return legal
+
+
+def _spanned(size: IntArray, stride: IntArray, domain: IntArray) -> IntArray:
+    """Domains touched by the group that touches most.
+
+    Groups start at k * size * stride + j, 0 <= j < stride, so modulo the domain their starts take the values
+    m * d + j with d = gcd(size * stride, domain); the latest start decides.  Strides of a domain or more put every
+    member into a domain of its own; smaller ones skip none.
+    """
+    step = np.gcd(size * stride, domain)
+    latest = domain - step + np.minimum(stride, step) - 1
+    touched: IntArray = np.where(stride >= domain, size, (latest + (size - 1) * stride) // domain + 1)
+    return touched
+
+
+def _even(size: IntArray, stride: IntArray, domain: IntArray) -> BoolArray:
+    """Whether every group puts the same number of members into every domain it touches."""
+    room = np.maximum(domain // stride, 1)
+    fits = (domain % stride == 0) & ((room % size == 0) | (size % room == 0))
+    even: BoolArray = (size == 1) | (stride >= domain) | fits
+    return even
