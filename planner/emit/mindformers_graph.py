@@ -1,0 +1,74 @@
+"""A plan as one MindFormers graph-mode file: mcore dialect where the family has a class there, legacy for Llama."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from planner.emit import families, legacy, mcore, sections
+from planner.emit.record import File, Placeholder, Settings
+from planner.emit.yamltext import Entry, document
+from planner.errors import EmitError
+from planner.plan import Plan
+
+TARGET: Final = "mindformers"
+NAME: Final = "pretrain.yaml"
+
+
+def render(plan: Plan, settings: Settings | None = None) -> File:
+    """Text of ``pretrain.yaml``.
+
+    Raises
+    ------
+    EmitError
+        MindFormers has no class for the family, or cannot hold something of the shape or the strategy.
+    """
+    settings = settings or Settings()
+    families.check_family(plan.model, TARGET)
+    is_legacy = plan.model.family in families.LEGACY
+    dialect = legacy if is_legacy else mcore
+    dialect.check(plan.model)
+    _check_strategy(plan, is_legacy=is_legacy)
+    entries: list[Entry] = [
+        *sections.run(plan, settings, legacy=is_legacy),
+        *sections.optimizer(plan),
+        *dialect.dataset(plan, settings),
+        sections.context(plan),
+        *sections.parallel_config(plan, legacy=is_legacy),
+        sections.parallel(plan, legacy=is_legacy),
+        sections.recompute(plan),
+        dialect.model_section(plan),
+        sections.callbacks(plan, balance=plan.model.family == "deepseek_v3"),
+    ]
+    header = sections.header(plan, "legacy" if is_legacy else "mcore")
+    placeholders = () if settings.data_path else (_data_placeholder(is_legacy),)
+    notes = tuple(f"To fill in: {p.where}: {p.what}" for p in placeholders)
+    return File(name=NAME, text=document([*header[:-1], *notes, ""], entries), placeholders=placeholders)
+
+
+def _data_placeholder(is_legacy: bool) -> Placeholder:
+    if is_legacy:
+        return Placeholder(
+            file=NAME, where="train_dataset.data_loader.dataset_dir", what="folder of the MindRecord training data"
+        )
+    return Placeholder(
+        file=NAME,
+        where="train_dataset.data_loader.config.data_path",
+        what="prefix of the Megatron .bin/.idx training data",
+    )
+
+
+def _check_strategy(plan: Plan, *, is_legacy: bool) -> None:
+    """Refuse what the file format has no words for; whether a layout is legal is decided before."""
+    s, workload = plan.strategy, plan.workload
+    if s.schedule in ("1f1b", "gpipe") and s.vpp > 1:
+        raise EmitError(
+            f"schedule {s.schedule} with vpp {s.vpp} cannot be written for MindFormers; use schedule interleaved."
+        )
+    if s.schedule == "interleaved" and s.vpp == 1:
+        raise EmitError("schedule interleaved needs vpp of at least 2; use schedule 1f1b with vpp 1.")
+    if s.sequence_parallel and s.tp == 1:
+        raise EmitError("sequence parallelism needs tp of at least 2; switch sequence_parallel off.")
+    if workload.optimizer not in ("AdamW", "Muon"):
+        raise EmitError(f"optimizer {workload.optimizer!r} cannot be written for MindFormers; legal: AdamW, Muon.")
+    if workload.optimizer == "Muon" and is_legacy:
+        raise EmitError("Muon works with mcore families only; use AdamW for Llama.")
