@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from planner.cluster.placement import legal_on_quads, place_on, strides
 from planner.cluster.records import Cluster
 from planner.cost.strategies import CP_ALGORITHMS, SCHEDULES, BoolArray, IntArray, Strategies, Strategy
 from planner.model.records import DENSE, Model, Workload
@@ -596,28 +597,15 @@ def _node_explain(context: Context, s: Strategy) -> str:
     return legal + "."
 
 
-def _inside_quads(size: IntArray, stride: IntArray | int, node: int, quad: int) -> BoolArray:
-    """Groups of 2 or 4 devices of a node keep within one quad; larger and single ones may go anywhere."""
-    members = np.minimum(size, np.maximum(node // np.asarray(stride), 1))
-    straddles: BoolArray = np.isin(members, (2, 4)) & np.greater(members * stride, quad)
-    return ~straddles
-
-
 def _quads_holds(context: Context, table: Strategies) -> BoolArray:
     fabric = context.cluster.hardware.node
     if fabric.kind != "quads":
         return _rows(table, True)
-    node, quad = context.cluster.hardware.devices_per_node, fabric.quad_size
-    good = np.isin(table.tp, (1, 2, 4, 8))
-    for size, stride in (
-        (table.tp, 1),
-        (table.cp, table.tp),
-        (table.dp, table.tp * table.cp),
-        (table.dp * table.cp, table.tp),
-        (table.ep, 1),
-    ):
-        good &= _inside_quads(size, stride, node, quad)
-    return _rows(table, good)
+    kinds = strides(tp=table.tp, cp=table.cp, dp=table.dp, pp=table.pp, ep=table.ep, ulysses=table.ulysses_degree)
+    good = np.ones(len(table), bool)
+    for name in ("tp", "cp", "dp", "dp_cp", "ep", "edp"):
+        good &= legal_on_quads(place_on(context.cluster, *kinds[name]), fabric.quad_size)
+    return good
 
 
 def _quads_explain(context: Context, s: Strategy) -> str:
@@ -625,7 +613,7 @@ def _quads_explain(context: Context, s: Strategy) -> str:
     return (
         f"quads: HCCL refuses groups of 2 or 4 devices that straddle the quads of {quad} on {name} "
         f"(tp={s.tp} stride 1, cp={s.cp} stride {s.tp}, dp={s.dp} stride {s.tp * s.cp}, ep={s.ep} stride 1); "
-        f"legal: tp=8, tp=1 with dp x cp <= {quad} or >= 8, or groups whose size x stride is at most {quad}."
+        f"legal inside one server: size x stride at most {quad}, or 8 members."
     )
 
 
