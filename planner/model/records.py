@@ -10,8 +10,8 @@ from typing import Final, Literal
 
 from planner.errors import SpecError
 
-DENSE: Final = "dense"
-MOE: Final = "moe"
+DENSE: Final[Literal["dense"]] = "dense"
+MOE: Final[Literal["moe"]] = "moe"
 LayerKind = Literal["dense", "moe"]
 
 #: Bytes of one element of each data type.
@@ -40,7 +40,25 @@ class Attention:
     qk_rope_dim: int = 0
 
     def __post_init__(self) -> None:
-        _positive("attention", heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim)
+        _positive(
+            "attention",
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            v_head_dim=self.v_head_dim,
+        )
+        if self.kind not in ("gqa", "mla"):
+            raise SpecError(f"attention: kind={self.kind!r}; legal: gqa, mla.")
+        if self.kind == "mla":
+            _positive("latent attention", kv_lora_rank=self.kv_lora_rank)
+            _natural("latent attention", q_lora_rank=self.q_lora_rank, qk_nope_dim=self.qk_nope_dim)
+            if self.head_dim != self.qk_nope_dim + self.qk_rope_dim:
+                raise SpecError(
+                    f"latent attention: head_dim={self.head_dim} must be qk_nope_dim + qk_rope_dim = "
+                    f"{self.qk_nope_dim} + {self.qk_rope_dim}."
+                )
+        elif self.v_head_dim != self.head_dim:
+            raise SpecError(f"attention: v_head_dim={self.v_head_dim} must equal head_dim={self.head_dim}.")
         if self.heads % self.kv_heads:
             raise SpecError(
                 f"{self.kv_heads} key/value heads do not divide {self.heads} attention heads; "
@@ -61,6 +79,7 @@ class Moe:
 
     def __post_init__(self) -> None:
         _positive("mixture of experts", experts=self.experts, topk=self.topk, expert_ffn=self.expert_ffn)
+        _natural("mixture of experts", shared_ffn=self.shared_ffn)
         if self.topk > self.experts:
             raise SpecError(f"topk={self.topk} is more than the {self.experts} experts.")
 
@@ -106,6 +125,17 @@ class Model:
         _positive(f"model {self.name}", hidden=self.hidden, vocab=self.vocab, layers=len(self.layer_kinds))
         if DENSE in self.layer_kinds:
             _positive(f"model {self.name}", ffn=self.ffn)
+        _natural(
+            f"model {self.name}",
+            ffn=self.ffn,
+            mtp_layers=self.mtp_layers,
+            learned_positions=self.learned_positions,
+            max_seq=self.max_seq,
+        )
+        if unknown := set(self.layer_kinds) - {DENSE, MOE}:
+            raise SpecError(f"model {self.name}: layer kinds {sorted(unknown)} are not known; legal: {DENSE}, {MOE}.")
+        if self.norms_per_layer not in (2, 4):
+            raise SpecError(f"model {self.name}: norms_per_layer={self.norms_per_layer}; legal: 2, 4.")
         if (MOE in self.layer_kinds) != (self.moe is not None):
             raise SpecError(f"model {self.name}: MoE layers and expert sizes must be given together.")
 
@@ -117,7 +147,7 @@ class Model:
     @property
     def kinds(self) -> tuple[LayerKind, ...]:
         """Kinds that occur, dense before MoE."""
-        return tuple(kind for kind in (DENSE, MOE) if kind in self.layer_kinds)  # type: ignore[misc]
+        return tuple(kind for kind in (DENSE, MOE) if kind in self.layer_kinds)
 
 
 Framework = Literal["mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron"]
@@ -173,6 +203,12 @@ def _positive(what: str, **values: int) -> None:
     for name, value in values.items():
         if value <= 0:
             raise SpecError(f"{what}: {name}={value} must be a positive whole number.")
+
+
+def _natural(what: str, **values: int) -> None:
+    for name, value in values.items():
+        if value < 0:
+            raise SpecError(f"{what}: {name}={value} must not be negative.")
 
 
 def _divisors(number: int) -> str:
