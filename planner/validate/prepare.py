@@ -7,6 +7,7 @@ peak of a stage is reached when the pipeline is full, and more micro-batches onl
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,17 @@ from typing import Any
 from planner.errors import ValidationError
 
 _STEPS = 2
+_PLAIN_RUN = {
+    "output_dir": "./output",
+    "load_checkpoint": "",
+    "auto_trans_ckpt": False,
+    "only_save_strategy": False,
+    "resume_training": False,
+    "use_parallel": True,
+    "run_mode": "train",
+    "profile": False,
+    "do_eval": False,
+}
 _DATASET_SPARE = 2
 
 
@@ -40,10 +52,14 @@ class Layout:
         return self.data_parallel * self.model_parallel * self.context_parallel * self.pipeline_stages
 
     @property
+    def micro_batches_of_step(self) -> int:
+        """Micro-batches of the pipeline, or accumulation steps without one."""
+        return self.micro_batches if self.pipeline_stages > 1 else self.accumulation_steps
+
+    @property
     def global_batch(self) -> int:
         """Samples of one step."""
-        micro = self.micro_batches if self.pipeline_stages > 1 else self.accumulation_steps
-        return self.batch_size * self.data_parallel * micro
+        return self.batch_size * self.data_parallel * self.micro_batches_of_step
 
     def rank_of_stage(self, stage: int) -> int:
         """First rank of a pipeline stage."""
@@ -113,41 +129,40 @@ def filling_micro_batches(layout: Layout) -> int:
     return min(layout.micro_batches, needed)
 
 
-def prepared(config: Mapping[str, Any], layout: Layout, micro_batches: int, data: Path) -> dict[str, Any]:
+def as_run(layout: Layout, *, exact: bool = False) -> Layout:
+    """`layout` with the numbers of micro-batches and accumulation steps that a DryRun uses.
+
+    Without a pipeline gradients accumulate over two micro-batches: a graph without accumulation does not compile under DryRun, and
+    more than two add nothing to the peak.
+    """
+    if exact:
+        return layout
+    return dataclasses.replace(layout, micro_batches=filling_micro_batches(layout), accumulation_steps=2)
+
+
+def prepared(config: Mapping[str, Any], run: Layout, data: Path) -> dict[str, Any]:
     """Copy of `config` that runs without the user's data, checkpoints and callbacks.
 
     Parameters
     ----------
     config : mapping
         The parsed YAML.
-    layout : Layout
-        Of `config`.
-    micro_batches : int
-        Per step; ignored without a pipeline, where gradients accumulate over two (one compiles only without lazy inlining).
+    run : Layout
+        Its layout `as_run`.
     data : Path
         Folder of the synthetic data, see `planner.validate.synthetic`.
     """
     ready: dict[str, Any] = copy.deepcopy(dict(config))
-    ready.update(
-        output_dir="./output", load_checkpoint="", auto_trans_ckpt=False, only_save_strategy=False,
-        resume_training=False, use_parallel=True, run_mode="train", profile=False, do_eval=False,
-    )  # fmt: skip
-    ready.pop("pretrained_model_dir", None) if layout.legacy else None
+    ready.update(_PLAIN_RUN)
     ready["callbacks"] = [{"type": "MFLossMonitor"}]
-    runner = ready.setdefault("runner_config", {})
-    runner.update(epochs=1, sink_mode=True, sink_size=1)
-    _set_micro_batches(ready, layout, micro_batches)
+    ready.setdefault("runner_config", {}).update(epochs=1, sink_mode=True, sink_size=1)
+    if run.pipeline_stages > 1:
+        ready["parallel_config"]["micro_batch_num"] = run.micro_batches
+    else:
+        ready["runner_config"]["gradient_accumulation_steps"] = run.accumulation_steps
     _set_context(ready)
-    _set_dataset(ready, layout, data)
+    _set_dataset(ready, run, data)
     return ready
-
-
-def _set_micro_batches(ready: dict[str, Any], layout: Layout, micro_batches: int) -> None:
-    if layout.pipeline_stages > 1:
-        ready["parallel_config"]["micro_batch_num"] = micro_batches
-        return
-    runner = ready["runner_config"]
-    runner["gradient_accumulation_steps"] = min(2, max(2, layout.accumulation_steps))
 
 
 def _set_context(ready: dict[str, Any]) -> None:
@@ -160,14 +175,14 @@ def _set_context(ready: dict[str, Any]) -> None:
     context.setdefault("jit_config", {"jit_level": "O0"})
 
 
-def _set_dataset(ready: dict[str, Any], layout: Layout, data: Path) -> None:
+def _set_dataset(ready: dict[str, Any], run: Layout, data: Path) -> None:
     dataset = ready.get("train_dataset") or {}
-    samples = samples_needed(layout)
-    loader = _legacy_loader(layout, data) if layout.legacy else _megatron_loader(dataset, layout, data, samples)
+    samples = samples_needed(run)
+    loader = _legacy_loader(run, data) if run.legacy else _megatron_loader(dataset, run, data, samples)
     ready["train_dataset"] = {
         "data_loader": loader,
-        "input_columns": ["input_ids"] if layout.legacy else dataset.get("input_columns"),
-        "construct_args_key": None if layout.legacy else dataset.get("construct_args_key"),
+        "input_columns": ["input_ids"] if run.legacy else dataset.get("input_columns"),
+        "construct_args_key": None if run.legacy else dataset.get("construct_args_key"),
         "num_parallel_workers": 1, "python_multiprocessing": False, "drop_remainder": True,
         "numa_enable": False, "prefetch_size": 1, "repeat": 1, "seed": 0,
     }  # fmt: skip

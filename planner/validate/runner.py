@@ -17,7 +17,12 @@ from typing import Any, NoReturn
 
 MARK = "PLANNER_DRYRUN "
 _RANDOM = ("Normal", "TruncatedNormal", "Uniform", "XavierUniform", "HeUniform", "HeNormal", "XavierNormal")
+_EXIT_S = 30.0
 _STARTED = time.monotonic()
+
+
+class _Done(BaseException):
+    """The last simulated step has ended."""
 
 
 def main() -> NoReturn:
@@ -27,6 +32,8 @@ def main() -> NoReturn:
         with open(sys.argv[1], encoding="utf-8") as file:  # noqa: PTH123
             job = json.load(file)
         _run(job, report)
+    except _Done:
+        _finish(report, status=0)
     except BaseException as error:
         traceback.print_exc()
         report.setdefault("error", _message(error))
@@ -47,6 +54,7 @@ def _run(job: dict[str, Any], report: dict[str, Any]) -> None:
     from mindformers.tools.register.config import MindFormerConfig
     from mindformers.trainer import Trainer
 
+    _replace_dataset_helpers()
     report["mindspore"] = mindspore.__version__
     report["mindformers"] = mindformers.__version__
 
@@ -61,7 +69,7 @@ def _run(job: dict[str, Any], report: dict[str, Any]) -> None:
                 report["first_step_s"] = time.monotonic() - _STARTED
             if self.steps >= job["steps"]:
                 report.update(_memory(mindspore))
-                _finish(report, status=0)
+                raise _Done
 
     config = MindFormerConfig(job["yaml"])
     build_context(config)
@@ -69,12 +77,12 @@ def _run(job: dict[str, Any], report: dict[str, Any]) -> None:
 
 
 def _memory(mindspore: Any) -> dict[str, Any]:
-    """Bytes of this rank: peak of live tensors, what outlives a step, and the peak of the pool's blocks."""
+    """Bytes of this rank: peak of live tensors, what outlives a step, and the pool's blocks."""
     runtime = mindspore.runtime
     return {
         "peak_bytes": int(runtime.max_memory_allocated()),
         "static_bytes": int(runtime.memory_allocated()),
-        "peak_with_fragments_bytes": int(runtime.max_memory_reserved()),
+        "reserved_bytes": int(runtime.max_memory_reserved()),
     }
 
 
@@ -90,6 +98,36 @@ def _zero_initialisers() -> None:
 
 def _zero_fill(_: object, array: Any) -> None:
     array.fill(0)
+
+
+def _replace_dataset_helpers() -> None:
+    """Index Megatron samples in Python: MindFormers would compile its C++ helper into its own folder (make, pybind11)."""
+    import types
+
+    import mindformers.dataset.blended_datasets as package
+    import mindformers.dataset.dataloader.blended_megatron_dataloader as loader
+
+    helpers = types.ModuleType(f"{package.__name__}.helpers")
+    vars(helpers).update(build_sample_idx=_sample_index, build_blending_indices=_blend_one)
+    sys.modules[helpers.__name__] = helpers
+    vars(package)["helpers"] = helpers
+    loader.compile_helpers = lambda: None
+
+
+def _sample_index(sizes: Any, documents: Any, seq: int, epochs: int, epoch_tokens: int, _drop: bool, extra: int) -> Any:
+    """(document, offset) where each sample of `seq` tokens starts in the concatenated documents."""
+    import numpy as np
+
+    ends = np.cumsum(sizes[documents].astype(np.int64))
+    starts = np.arange((epochs * epoch_tokens - extra) // seq + 1, dtype=np.int64) * seq
+    document = np.minimum(np.searchsorted(ends, starts, side="right"), len(ends) - 1)
+    return np.stack([document, starts - (ends - sizes[documents])[document]], axis=1)
+
+
+def _blend_one(dataset: Any, sample: Any, _weights: Any, _count: int, size: int, _verbose: bool) -> None:
+    """Fill the indices of a blend of one data set."""
+    dataset[:] = 0
+    sample[:] = range(size)
 
 
 def _write_mindrecord(path: str, samples: int, tokens: int) -> None:
@@ -117,7 +155,19 @@ def _finish(report: dict[str, Any], status: int) -> NoReturn:
     sys.stdout.write(f"\n{MARK}{json.dumps(report)}\n")
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)
+    if status:
+        os._exit(status)
+    _leave_within(_EXIT_S)
+    sys.exit(0)
+
+
+def _leave_within(seconds: float) -> None:
+    """Let the framework release its memory pool (it then prints the peak with fragments), but do not wait for it forever."""
+    import threading
+
+    watch = threading.Timer(seconds, os._exit, args=(0,))
+    watch.daemon = True
+    watch.start()
 
 
 if __name__ == "__main__":

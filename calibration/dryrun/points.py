@@ -1,0 +1,130 @@
+"""Points of the DryRun grid: a few base networks, one thing varied at a time, then mixed points to hold out.
+
+Order matters: `run_grid.py` runs them in this order, most informative differences first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from configs import Point
+
+QWEN3 = Point(family="qwen3")
+LLAMA = Point(family="llama")
+MOE = Point(family="qwen3_moe", experts=16, topk=4, moe_ffn=512, dp=4, ep=4)
+DEEPSEEK = Point(
+    family="deepseek3", experts=16, topk=4, moe_ffn=512, shared=1, first_dense=1, dp=4, ep=4,
+    q_lora=384, kv_lora=256, qk_nope=64, qk_rope=32, v_dim=64, mtp=1,
+)  # fmt: skip
+
+
+def all_points() -> list[Point]:
+    """Every point once, in order of worth."""
+    order = [
+        *_core(QWEN3), *_moe_core(MOE), *_core(LLAMA), *_moe_core(DEEPSEEK), *_deepseek_only(DEEPSEEK), *_precision(),
+        *_schedules(), *_mixed(), *_dense_more(QWEN3), *_moe_more(MOE), *_long(), *_dense_more(LLAMA), *_moe_more(DEEPSEEK),
+    ]  # fmt: skip
+    return list({repr(point): point for point in order}.values())
+
+
+def _both_ends(point: Point) -> Iterator[Point]:
+    yield replace(point, stage=0)
+    yield replace(point, stage=point.pp - 1)
+
+
+def _variants(point: Point, changes: Iterable[dict[str, Any]]) -> Iterator[Point]:
+    for change in changes:
+        yield replace(point, **change)
+
+
+def _core(base: Point) -> Iterator[Point]:
+    """Differences every term of a dense model can be read from."""
+    yield from _both_ends(base)
+    yield from _both_ends(replace(base, recompute=True))
+    yield from _variants(base, [{"layers": 8}, {"layers": 8, "recompute": True}, {"select_recompute": True}])
+    yield from _variants(base, [{"optimizer_shard": False}, {"sequence_parallel": False}, {"dp": 4}, {"dp": 1}])
+    yield from _both_ends(replace(base, vocab=128256))
+    yield from _both_ends(replace(base, tp=4))
+    yield from _both_ends(replace(base, tp=1, sequence_parallel=False))
+    yield from _both_ends(replace(base, pp=1, micro_batches=2))
+    yield from _variants(base, [{"pp": 4, "micro_batches": 4, "layers": 8, "stage": stage} for stage in (0, 1, 3)])
+
+
+def _moe_core(base: Point) -> Iterator[Point]:
+    yield from _both_ends(base)
+    yield from _both_ends(replace(base, recompute=True))
+    yield from _variants(base, [{"layers": 8}, {"ep": 1}, {"ep": 2}, {"topk": 2}, {"experts": 32}, {"moe_ffn": 1024}])
+    yield from _variants(base, [{"tp": 1, "sequence_parallel": False}, {"tp": 4}, {"optimizer_shard": False}, {"dp": 8}])
+
+
+def _dense_more(base: Point) -> Iterator[Point]:
+    yield from _variants(base, [{"hidden": 2048, "heads": 32}, {"ffn": 6144}, {"kv_heads": 16}, {"mbs": 2}, {"seq": 8192}, {"seq": 2048}])
+    yield from _variants(base, [{"recompute": [1, 0]}, {"recompute": [2, 1], "layers": 8}, {"recompute": [1, 2], "layers": 8, "stage": 1}])
+    yield from _variants(base, [{"recompute": True, "comm_recompute": False}, {"recompute": True, "optimizer_comm_recompute": True}])
+    yield from _variants(base, [{"grad_accum_shard": True}, {"clip_grad": False}, {"micro_batches": 4}, {"micro_batches": 8}])
+    yield from _variants(base, [{"cp": 2}, {"cp": 2, "stage": 1}, {"cp": 2, "cp_algo": "ulysses_cp"}])
+    yield from _variants(base, [{"vocab": 128256, "tp": 4, "stage": 1}, {"vocab": 128256, "mbs": 2, "stage": 1}])
+    yield from _variants(base, [{"pp": 1, "dp": 4}, {"pp": 1, "recompute": True}, {"pp": 1, "tp": 1, "sequence_parallel": False}])
+
+
+def _moe_more(base: Point) -> Iterator[Point]:
+    yield from _variants(base, [{"seq": 8192}, {"mbs": 2}, {"hidden": 2048, "heads": 32}, {"select_recompute": True}])
+    yield from _variants(base, [{"recompute": [1, 0]}, {"pp": 1}, {"pp": 4, "micro_batches": 4, "layers": 8, "stage": 1}])
+    yield from _variants(base, [{"grad_accum_shard": True}, {"vocab": 128256, "stage": 1}, {"recompute": True, "comm_recompute": False}])
+    yield from _variants(base, [{"sequence_parallel": True, "tp": 2, "ep": 8}, {"cp": 2}])
+
+
+def _deepseek_only(base: Point) -> Iterator[Point]:
+    yield from _both_ends(replace(base, mtp=0))
+    yield from _variants(base, [{"first_dense": 2}, {"first_dense": 2, "stage": 1}, {"shared": 0}, {"shared": 2}])
+    yield from _variants(base, [{"q_lora": 768}, {"kv_lora": 512}, {"qk_rope": 64}, {"v_dim": 128, "qk_nope": 128}, {"q_lora": 0}])
+    yield from _both_ends(replace(base, vocab=129280))
+    yield from _both_ends(replace(base, mtp=0, recompute=True))
+
+
+def _precision() -> Iterator[Point]:
+    for base in (QWEN3, LLAMA, MOE, DEEPSEEK):
+        yield from _both_ends(replace(base, param_dtype="bfloat16"))
+    yield replace(LLAMA, param_dtype="float16", compute_dtype="float16")
+    yield replace(QWEN3, fp32_residual=True)
+    yield replace(QWEN3, param_dtype="bfloat16", optimizer_shard=False)
+
+
+def _schedules() -> Iterator[Point]:
+    """Interleaved pipelines, deeper pipelines, uneven layers."""
+    for base in (QWEN3, LLAMA, MOE):
+        yield from _both_ends(replace(base, vpp=2, micro_batches=4, layers=8))
+        yield replace(base, vpp=2, micro_batches=2, layers=8)
+    yield from _both_ends(replace(QWEN3, layers=5, offset=[0, 1]))
+    yield from _variants(QWEN3, [{"pp": 4, "micro_batches": 8, "layers": 8, "stage": stage} for stage in (0, 2)])
+    yield replace(QWEN3, pp=4, micro_batches=4, vpp=2, layers=8)
+    yield replace(QWEN3, pp=4, micro_batches=8, vpp=2, layers=8)
+
+
+def _long() -> Iterator[Point]:
+    for base in (QWEN3, LLAMA):
+        yield from _both_ends(replace(base, seq=16384))
+        yield from _both_ends(replace(base, seq=32768, cp=4, recompute=True))
+        yield replace(base, seq=32768, recompute=True)
+    yield replace(MOE, seq=16384, recompute=True)
+    yield replace(DEEPSEEK, seq=16384, recompute=True)
+
+
+def _mixed() -> Iterator[Point]:
+    """Several things changed at once: none of them is used to derive a term."""
+    wide = {"hidden": 2048, "heads": 32, "kv_heads": 4, "head_dim": 128, "ffn": 8192, "vocab": 151936}
+    yield from _both_ends(replace(QWEN3, **wide, tp=4, dp=2, layers=4, mbs=2, recompute=[1, 1]))
+    yield from _both_ends(replace(QWEN3, **wide, tp=8, dp=4, pp=2, layers=6, select_recompute=True))
+    yield replace(QWEN3, **wide, tp=4, pp=4, dp=2, layers=12, micro_batches=4, recompute=[2, 1, 1, 0], stage=2)
+    legacy = wide | {"head_dim": 64, "vocab": 64000}
+    yield from _both_ends(replace(LLAMA, **legacy, tp=4, dp=2, layers=6, recompute=[2, 1]))
+    yield from _both_ends(replace(LLAMA, **legacy, tp=4, pp=4, dp=1, layers=8, micro_batches=4, seq=2048, mbs=2))
+    moe = {"hidden": 2048, "heads": 32, "kv_heads": 4, "head_dim": 128, "experts": 32, "topk": 8, "moe_ffn": 768, "vocab": 151936}
+    yield from _both_ends(replace(MOE, **moe, tp=2, dp=8, ep=8, recompute=[1, 1]))
+    yield from _both_ends(replace(MOE, **moe, tp=4, dp=4, ep=4, layers=6, recompute=True))
+    deep = {"hidden": 2048, "heads": 32, "experts": 32, "topk": 8, "moe_ffn": 768, "q_lora": 768, "kv_lora": 512, "qk_nope": 128,
+            "qk_rope": 64, "v_dim": 128, "vocab": 129280, "ffn": 6144}  # fmt: skip
+    yield from _both_ends(replace(DEEPSEEK, **deep, tp=4, dp=4, ep=8, layers=5, offset=[1, 0], recompute=[1, 1]))
+    yield from _both_ends(replace(DEEPSEEK, **deep, tp=2, dp=8, ep=8, recompute=True))

@@ -1,0 +1,75 @@
+"""The MindSpore and MindFormers a DryRun runs with: where they are, which versions, whether they belong together."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.errors import ValidationError
+
+VERSION_PAIRS = {"1.7.0": "2.7.1", "1.8.0": "2.7.2", "1.9.0": "2.9.0", "2.0.0": "2.10.0", "2.1.0": "2.11.0"}
+"""MindFormers version -> the MindSpore it is released for (VERSION_MAP.json of MindFormers)."""
+
+PROVEN_PAIR = ("2.9.0", "1.9.0")
+"""MindSpore and MindFormers that the recorded grid and the tests run with."""
+
+_ADVICE = f"Install the proven pair: pip install mindspore=={PROVEN_PAIR[0]} mindformers=={PROVEN_PAIR[1]}"
+_PROBE = """
+import importlib.metadata, importlib.util, json
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+spec = importlib.util.find_spec("mindspore")
+home = list(spec.submodule_search_locations)[0] if spec else None
+print(json.dumps({"home": home, "mindspore": version("mindspore"), "mindformers": version("mindformers")}))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """An interpreter with MindSpore and MindFormers."""
+
+    python: Path
+    home: Path
+    """Folder of the mindspore package."""
+    mindspore: str
+    mindformers: str
+
+
+def find_framework(python: Path | None = None) -> Framework:
+    """Look up both frameworks in an interpreter (default: the running one) without importing them."""
+    interpreter = python or Path(sys.executable)
+    found = _probe(interpreter)
+    for name in ("mindspore", "mindformers"):
+        if not found.get(name) or not found.get("home"):
+            raise ValidationError(f"{interpreter} has no {name}, which DryRun runs. {_ADVICE}, or name another interpreter.")
+    check_pair(found["mindspore"], found["mindformers"])
+    return Framework(
+        python=interpreter, home=Path(found["home"]), mindspore=found["mindspore"], mindformers=found["mindformers"]
+    )
+
+
+def _probe(interpreter: Path) -> dict[str, str]:
+    try:
+        answer = subprocess.run(
+            [str(interpreter), "-c", _PROBE], capture_output=True, text=True, check=True, timeout=120
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ValidationError(f"Cannot ask the interpreter {interpreter} for its packages: {error}") from error
+    found: dict[str, str] = json.loads(answer.stdout.splitlines()[-1])
+    return found
+
+
+def check_pair(mindspore: str, mindformers: str) -> None:
+    """Refuse a MindFormers that was released for another MindSpore."""
+    wanted = VERSION_PAIRS.get(mindformers)
+    if wanted is None or wanted == mindspore:
+        return
+    raise ValidationError(
+        f"mindformers {mindformers} was released for mindspore {wanted}, but mindspore {mindspore} is installed. {_ADVICE}"
+    )

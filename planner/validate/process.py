@@ -1,0 +1,99 @@
+"""Child processes that never outlive us: each leads its own process group, which is killed on timeout, Ctrl-C or error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_GRACE_S = 3.0
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a child ended."""
+
+    status: int
+    """Exit status; negative: the signal that ended it."""
+    timed_out: bool
+    seconds: float
+
+
+class Children:
+    """The running children of one DryRun; leaving the context kills those that still run."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill what runs and start nothing more."""
+        with self._lock:
+            self._closed = True
+            running = list(self._running)
+        for child in running:
+            kill_group(child)
+
+    def run(self, command: Sequence[str], *, env: Mapping[str, str], folder: Path, log: Path, timeout_s: float) -> Ended:
+        """Run `command` in `folder` with both its outputs in `log`; kill its whole group after `timeout_s`."""
+        started = time.monotonic()
+        with log.open("wb") as output, self._child(command, env, folder, output.fileno()) as child:
+            try:
+                status, timed_out = child.wait(timeout_s), False
+            except subprocess.TimeoutExpired:
+                kill_group(child)
+                status, timed_out = child.wait(), True
+        return Ended(status=status, timed_out=timed_out, seconds=time.monotonic() - started)
+
+    @contextlib.contextmanager
+    def _child(
+        self, command: Sequence[str], env: Mapping[str, str], folder: Path, output: int
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        with self._lock:
+            if self._closed:
+                raise KeyboardInterrupt
+            child = subprocess.Popen(
+                command,
+                env=dict(env),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._running.add(child)
+        try:
+            yield child
+        finally:
+            kill_group(child)
+            with self._lock:
+                self._running.discard(child)
+
+
+def kill_group(child: subprocess.Popen[bytes]) -> None:
+    """End a child and all it started: SIGTERM, then SIGKILL for what is left after a moment."""
+    _signal_group(child.pid, signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE_S
+    while child.poll() is None and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    _signal_group(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
