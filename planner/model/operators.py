@@ -220,12 +220,13 @@ def router_bias_count(model: Model, *, include_mtp: bool = True) -> int:
     return layers * model.moe.experts
 
 
-def active_parameter_count(model: Model, *, include_mtp: bool = True) -> int:
+def active_parameter_count(model: Model, *, trainable: bool = True, include_mtp: bool = True) -> int:
     """Parameters one token passes through [count]: of the routed experts only ``topk`` count.
 
-    Embedding and head are included, as in the published "3.3B activated" of Qwen3-30B-A3B.
+    Embedding and head are included, as in the published "3.3B activated" of Qwen3-30B-A3B.  The flags are those of
+    `parameter_count`.
     """
-    total = parameter_count(model, include_mtp=include_mtp)
+    total = parameter_count(model, trainable=trainable, include_mtp=include_mtp)
     if model.moe is None:
         return total
     layers = model.layer_kinds.count(MOE)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from planner.errors import SpecError
 from planner.model.catalogue import catalogue
-from planner.model.fields import check_size
-from planner.model.operators import parameter_count
+from planner.model.fields import LIMITS, check_size
+from planner.model.operators import layer_parameters, parameter_count
 from planner.model.records import DENSE, MOE, Attention, LayerKind, Model, Moe
 from planner.units import format_count
 
 #: A catalogued shape stands for a parameter count within this relative distance.
 CATALOGUE_TOLERANCE: Final = 0.15
+#: Families of dense models with the tensors of Llama, save biases and q/k norms.
+_SIMILAR: Final = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 #: Counts outside are refused: below, tables outweigh layers; above, nothing has been proposed.
 MIN_PARAMETERS: Final = 10**6
 MAX_PARAMETERS: Final = 10**14
@@ -181,7 +183,7 @@ def _override_moe(model: Model, given: dict[str, Any]) -> Moe | None:
 
 
 def _override_kinds(model: Model, given: dict[str, Any], moe: Moe | None) -> tuple[LayerKind, ...]:
-    layers = given.get("layers", model.layers)
+    layers: int = given.get("layers", model.layers)
     if moe is None:
         if given.get("dense_layers", layers) != layers:
             raise SpecError(f"dense_layers={given['dense_layers']} but {model.name} has no experts: all are dense.")
@@ -302,7 +304,7 @@ def closest(parameters: int | float) -> Model:
 
     1. Among the reference ladder of the catalogue (dense Llama 2 to 3.2, Qwen 2.5 and 3), the nearest count within
        15 %; the first in the catalogue among equals.
-    2. Else among all catalogued dense models of the same tensors (gated MLP, rotary positions), likewise.
+    2. Else among all catalogued dense Llama, Mistral and Qwen models, likewise.
     3. Else `scaled`.
 
     Examples
@@ -313,7 +315,7 @@ def closest(parameters: int | float) -> Model:
     target = _legal_count(parameters)
     entries = catalogue()
     ladder = [entry.model for entry in entries if entry.reference]
-    similar = [entry.model for entry in entries if entry.model.moe is None and entry.model.gated_mlp]
+    similar = [entry.model for entry in entries if entry.model.family in _SIMILAR]
     for models in (ladder, similar):
         best = min(models, key=lambda model: abs(parameter_count(model) - target))
         if abs(parameter_count(best) - target) <= CATALOGUE_TOLERANCE * target:
@@ -329,58 +331,105 @@ def _legal_count(parameters: int | float) -> int:
     return int(parameters)
 
 
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """Rules of `scaled` from one parameter count on."""
+
+    from_parameters: int
+    head_dim: int
+    heads_multiple: int
+    layers_multiple: int
+    ffn_multiple: int
+    vocab: int
+
+
+_RULES: Final = (
+    _Rule(10**9, 128, 8, 4, 256, 128256),
+    _Rule(3 * 10**8, 64, 4, 2, 64, 128256),
+    _Rule(2 * 10**7, 64, 4, 2, 64, 32000),
+    _Rule(0, 64, 1, 1, 64, 4096),
+)
+
+#: hidden / layers of scaled shapes: Llama 2 and 3 have 102 (70B) to 130 (405B).
+_HIDDEN_PER_LAYER: Final = 112
+#: MLP width / hidden of scaled shapes, as Llama 3 has it.
+_FFN_PER_HIDDEN: Final = 3.5
+#: Below this count the head shares the embedding's tensor (Llama 3.2, Qwen 3).
+_UNTIED_FROM: Final = 4 * 10**9
+
+
 def scaled(parameters: int | float) -> Model:
     """A Llama-like shape of about this many parameters, by fixed rules.
 
-    * heads are 128 wide (64 below 1B) and ``hidden`` is heads x width, so a multiple of it;
-    * about hidden / 112 layers (Llama 2 and 3: 102 to 130), at least 2;
-    * 8 key/value heads, or the largest divisor of the heads below;
-    * MLP width 3.5 hidden (Llama 3), rounded to 256 (64 below 1B);
-    * vocabulary 128256 from 300M on, 32000 from 20M on, 4096 below; tied below 4B (Llama 3.2, Qwen 3).
+    ==================  =========  =========  ========  ========
+    parameters          from 1B    from 300M  from 20M  below
+    head width          128        64         64        64
+    heads multiple of   8          4          4         1
+    layers multiple of  4          2          2         1
+    MLP multiple of     256        64         64        64
+    vocabulary          128256     128256     32000     4096
+    ==================  =========  =========  ========  ========
 
-    Hidden is chosen first for the nearest count, then layers, then the MLP width for what is left.
-    Measured over the whole range: within 1 % of the count asked for (promised: 5 %).
+    Hidden is heads x head width, about 112 per layer (Llama 2 and 3: 102 to 130); key/value heads are 8 or the
+    largest divisor of the heads below; the MLP is 3.5 hidden wide (Llama 3); tied below 4B (Llama 3.2, Qwen 3).
+    Hidden is chosen first for the nearest count, then layers, then the MLP width takes up what is left, so that the
+    count is within 5 % of the one asked for (2 % from 20M on); from 5B on that keeps 90 to 130 of hidden per layer and an MLP of
+    3.2 to 3.9 hidden.
     """
     target = _legal_count(parameters)
-    unit = 128 if target >= 10**9 else 64
-    low, high = 1, 2**20 // unit
-    while low < high:  # smallest hidden whose count reaches the target; counts grow with hidden
+    rule = next(rule for rule in _RULES if target >= rule.from_parameters)
+    hidden = _nearest_hidden(target, rule)
+    base = _count(target, rule, hidden, 0)
+    per_layer = _count(target, rule, hidden, 1) - base
+    layers = rule.layers_multiple * max(1, round((target - base) / per_layer / rule.layers_multiple))
+    ffn = _default_ffn(rule, hidden)
+    left = target - _count(target, rule, hidden, layers)
+    steps = round(left / (3 * hidden * layers * rule.ffn_multiple))
+    return _llama_like(target, rule, hidden, layers, max(rule.ffn_multiple, ffn + rule.ffn_multiple * steps))
+
+
+def _nearest_hidden(target: int, rule: _Rule) -> int:
+    """Width whose depth-by-rule shape has the count nearest to the target; counts grow with width."""
+    unit = rule.head_dim * rule.heads_multiple
+    low, high = 1, LIMITS["hidden"] // unit
+    while low < high:  # the smallest width that reaches the target
         middle = (low + high) // 2
-        if parameter_count(_llama_like(target, unit * middle)) < target:
+        if _by_rule(target, rule, unit * middle) < target:
             low = middle + 1
         else:
             high = middle
-    heads = min((max(low - 1, 1), low), key=lambda n: abs(parameter_count(_llama_like(target, unit * n)) - target))
-    hidden = unit * heads
-    rough = _llama_like(target, hidden)
-    per_layer = parameter_count(_llama_like(target, hidden, layers=2)) - parameter_count(
-        _llama_like(target, hidden, layers=1)
-    )
-    layers = max(1, rough.layers + round((target - parameter_count(rough)) / per_layer))
-    step = 256 if unit == 128 else 64
-    left = target - parameter_count(_llama_like(target, hidden, layers=layers))
-    ffn = max(step, rough.ffn + step * round(left / (3 * hidden * layers * step)))
-    return _llama_like(target, hidden, layers=layers, ffn=ffn)
+    widths = (unit * max(low - 1, 1), unit * low)
+    return min(widths, key=lambda hidden: abs(_by_rule(target, rule, hidden) - target))
 
 
-def _llama_like(target: int, hidden: int, layers: int = 0, ffn: int = 0) -> Model:
-    unit, step = (128, 256) if target >= 10**9 else (64, 64)
-    heads = hidden // unit
-    vocab = 128256 if target >= 3 * 10**8 else 32000 if target >= 2 * 10**7 else 4096
+def _by_rule(target: int, rule: _Rule, hidden: int) -> float:
+    base = _count(target, rule, hidden, 0)
+    return base + max(1.0, hidden / _HIDDEN_PER_LAYER) * (_count(target, rule, hidden, 1) - base)
+
+
+def _count(target: int, rule: _Rule, hidden: int, layers: int) -> int:
+    one = _llama_like(target, rule, hidden, 1, _default_ffn(rule, hidden))
+    whole = parameter_count(one)
+    return whole + (layers - 1) * layer_parameters(one, DENSE).total
+
+
+def _default_ffn(rule: _Rule, hidden: int) -> int:
+    return rule.ffn_multiple * max(1, round(_FFN_PER_HIDDEN * hidden / rule.ffn_multiple))
+
+
+def _llama_like(target: int, rule: _Rule, hidden: int, layers: int, ffn: int) -> Model:
+    heads = hidden // rule.head_dim
+    kv_heads = next(k for k in range(8, 0, -1) if heads % k == 0)
+    size = format_count(target)
     return Model(
-        name=f"Llama-like-{format_count(target)}",
+        name=f"Llama-like-{size}",
         family="llama",
         hidden=hidden,
-        ffn=ffn or step * round(3.5 * hidden / step),
-        vocab=vocab,
-        attention=Attention(
-            heads=heads,
-            kv_heads=next(k for k in range(8, 0, -1) if heads % k == 0),
-            head_dim=unit,
-            v_head_dim=unit,
-        ),
-        layer_kinds=(DENSE,) * (layers or max(2, round(hidden / 112))),
-        tied_embeddings=target < 4 * 10**9,
+        ffn=ffn,
+        vocab=rule.vocab,
+        attention=Attention(heads=heads, kv_heads=kv_heads, head_dim=rule.head_dim, v_head_dim=rule.head_dim),
+        layer_kinds=(DENSE,) * layers,
+        tied_embeddings=target < _UNTIED_FROM,
         max_seq=8192,
-        source=f"scaled: Llama-like shape for {format_count(target)} parameters; none catalogued within 15 %",
+        source=f"scaled: Llama-like shape for {size} parameters; no catalogued Llama, Mistral or Qwen within 15 %",
     )
