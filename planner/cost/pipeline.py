@@ -1,0 +1,124 @@
+"""Pipeline schedules in closed form, for stages of unequal length.
+
+Symbols: m micro-batches, p stages, v chunks a stage; of stage s: f, b forward and backward time of all its layers for
+one micro-batch, w the part of b that computes weight gradients, t = f + b, and n = p - 1 - s stages behind it.
+
+Every stage bounds the step from below by its own work and the waiting it cannot avoid; the step takes the largest
+bound.  A stage starts after the first micro-batch has come through the stages before it and ends before the last
+gradient goes back through them (``lead``).  In between it waits for the first gradient, while it can only run ahead by
+its warm-up of W passes (``first``), and, once its forward passes are over, for the last gradient (``last``):
+
+=============  ==========================================================================================
+lead           ``sum of t before s / v``
+W              ``n`` for one chunk, else ``2 n + (v - 1) p``
+first          ``max(0, sum of t behind s / v + (v - 1) / v (sum of f) - W f / v)``
+last           ``max(0, sum of t behind s / v + (v - 1) / v (sum of b) - W b / v)``
+1f1b           ``max over s of m t + lead + first + last``; with equal stages (m + p - 1)(f + b)
+interleaved    the same; with equal stages (m + (p - 1) / v)(f + b)
+seqpipe        as interleaved (one slice a sequence)
+gpipe          ``sum of t + (m - 1)(max f + max b)``
+zero_bubble_v  ``max over s of m t + sum before s of max(f, b - w) / 2``; weight gradients fill all other gaps
+=============  ==========================================================================================
+
+With fewer micro-batches than the warm-up, ``first`` and ``last`` are one wait and the longer counts.  Sources:
+Narayanan et al. 2021 (arXiv 2104.04473, section 2.2) for 1F1B and interleaving with equal stages; Qi et al. 2024 (arXiv
+2405.15362) for the V schedule, whose remainder, like the bounds for unequal stages, was checked against
+``planner.cost.schedule``, which simulates the same schedules event by event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.strategies import SCHEDULES, BoolArray, FloatArray, IntArray, Strategies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Time of all micro-batches of a step.
+
+    Attributes
+    ----------
+    stage : ndarray of int, shape (C,)
+        The stage that sets the pace; the first of equals.
+    busy_s, bubble_s : ndarray, shape (C,)
+        Work of that stage, and its waiting [s]; their sum is the time of all micro-batches.
+    """
+
+    stage: IntArray
+    busy_s: FloatArray
+    bubble_s: FloatArray
+
+
+def pipeline_time(
+    table: Strategies, forward_CS: FloatArray, backward_CS: FloatArray, weight_gradient_CS: FloatArray
+) -> Pipeline:
+    """Time of the micro-batches of a step under each row's schedule.
+
+    Parameters
+    ----------
+    table : Strategies
+        ``pp``, ``vpp``, ``micro_batches`` and ``schedule`` are read.
+    forward_CS, backward_CS : ndarray, shape (C, S)
+        Time of one micro-batch in all layers of each stage, recompute included; 0 beyond a row's own stages [s].
+    weight_gradient_CS : ndarray, shape (C, S)
+        Part of ``backward_CS`` that computes gradients of weights and may be delayed [s].
+    """
+    total_CS = forward_CS + backward_CS
+    work_CS = table.micro_batches[:, None] * total_CS
+    wait_CS = np.where(
+        _is(table.schedule, "zero_bubble_v")[:, None],
+        _before(0.5 * np.maximum(forward_CS, backward_CS - weight_gradient_CS)),
+        _turn_taking(table, forward_CS, backward_CS),
+    )
+    bound_CS = np.where(table.stage_mask_CS, work_CS + wait_CS, 0.0)
+    longest = np.argmax(total_CS, axis=1)
+    gpipe = _is(table.schedule, "gpipe")
+    stage = np.where(gpipe, longest, np.argmax(bound_CS, axis=1))
+    busy = at_stage(work_CS, stage)
+    ends = (table.micro_batches - 1) * (forward_CS.max(axis=1) + backward_CS.max(axis=1))
+    filled = np.cumsum(total_CS, axis=1)[:, -1] + ends
+    bubble = np.where(gpipe, np.maximum(filled - busy, 0.0), at_stage(wait_CS, stage))
+    return Pipeline(stage=stage, busy_s=busy, bubble_s=bubble)
+
+
+def _turn_taking(table: Strategies, forward_CS: FloatArray, backward_CS: FloatArray) -> FloatArray:
+    """Waiting of each stage while forward and backward passes take turns, shape (C, S) [s]."""
+    chunks = table.vpp[:, None].astype(np.float64)
+    behind = (table.pp[:, None] - 1 - np.arange(table.stages)[None, :]).astype(np.float64)
+    more = chunks - 1.0
+    warm = np.where(chunks > 1.0, 2.0 * behind + more * table.pp[:, None], behind)
+    total_CS = forward_CS + backward_CS
+    before = _before(total_CS)
+    after = _all(total_CS) - before - total_CS
+    first = (after + more * _all(forward_CS) - warm * forward_CS) / chunks
+    last = (after + more * _all(backward_CS) - warm * backward_CS) / chunks
+    passes = table.micro_batches[:, None] * chunks
+    apart = np.maximum(first, 0.0) + np.maximum(last, 0.0)
+    # With passes <= warm-up + 1 all forwards come first: one wait, of the first or the last gradient.
+    slack = (passes - 1.0) * np.minimum(forward_CS, backward_CS) / chunks
+    joint = (after + more * np.minimum(_all(forward_CS), _all(backward_CS))) / chunks - slack
+    return before / chunks + np.where(passes > warm + 1.0, apart, np.maximum(joint, 0.0))
+
+
+def _before(values_CS: FloatArray) -> FloatArray:
+    """Sum over the stages before each stage, in order (zeros of the padding change nothing)."""
+    out = np.zeros_like(values_CS)
+    np.cumsum(values_CS[:, :-1], axis=1, out=out[:, 1:])
+    return out
+
+
+def _all(values_CS: FloatArray) -> FloatArray:
+    """Sum over all stages, in order, shape (C, 1)."""
+    return np.cumsum(values_CS, axis=1)[:, -1:]
+
+
+def _is(code: IntArray, name: str) -> BoolArray:
+    return np.equal(code, SCHEDULES.index(name))
+
+
+def at_stage(values_CS: FloatArray, stage: IntArray) -> FloatArray:
+    """Value of each row at its own stage, shape (C,)."""
+    return np.take_along_axis(values_CS, stage[:, None], axis=1)[:, 0]
