@@ -604,7 +604,8 @@ def _quads_holds(context: Context, table: Strategies) -> BoolArray:
     kinds = strides(tp=table.tp, cp=table.cp, dp=table.dp, pp=table.pp, ep=table.ep, ulysses=table.ulysses_degree)
     good = np.ones(len(table), bool)
     for name in ("tp", "cp", "dp", "dp_cp", "ep", "edp"):
-        good &= legal_on_quads(place_on(context.cluster, *kinds[name]), fabric.quad_size)
+        size, stride = kinds[name]
+        good &= legal_on_quads(place_on(context.cluster, np.maximum(size, 1), stride), fabric.quad_size)
     return good
 
 

@@ -88,6 +88,16 @@ def batches(context: Context, pins: Pins | None = None, rows: int = 32_768, cell
         yield from _with_layouts(context, group, rows, cells)
 
 
+def bare_rows(context: Context, pins: Pins | None = None) -> Iterator[Strategies]:
+    """Every candidate before any rule, without layers; one table for each pp."""
+    pins = pins or {}
+    grid = _degrees(context, pins)
+    for pp in np.unique(grid["pp"]):
+        group = _grow(context, pins, {name: column[grid["pp"] == pp] for name, column in grid.items()})
+        if len(group["pp"]):
+            yield _table(group, np.zeros((len(group["pp"]), int(group["vpp"].max()), int(pp)), np.int64))
+
+
 # --- the grid -------------------------------------------------------------------------------------------------------
 
 Columns = dict[str, IntArray]
