@@ -80,8 +80,8 @@ def place(
     stride: ArrayLike,
     devices_per_node: ArrayLike,
     *,
-    devices_per_pod: ArrayLike = 0,
-    quad_size: ArrayLike = 0,
+    devices_per_pod: int = 0,
+    quad_size: int = 0,
 ) -> Group:
     """Place groups of ``size`` ranks, ``stride`` apart, on nodes of ``devices_per_node``.
 
@@ -91,9 +91,9 @@ def place(
         Ranks of a group and their distance; see `strides`.
     devices_per_node : array_like of int
         Ranks that share a node.  Pass no more than the job has: `place_on` does.
-    devices_per_pod : array_like of int
+    devices_per_pod : int
         Ranks that share a superpod, 0 without superpods.
-    quad_size : array_like of int
+    quad_size : int
         Devices of one sub-mesh of a node, 0 when nodes are not divided.
 
     Returns
@@ -108,31 +108,46 @@ def place(
     >>> int(group.inner), int(group.outer), bool(group.straddles), int(group.per_node)
     (2, 2, False, 4)
     """
-    size, stride, node, pod, quad = np.broadcast_arrays(
-        *(np.asarray(value, np.int64) for value in (size, stride, devices_per_node, devices_per_pod, quad_size))
-    )
+    size, stride = np.broadcast_arrays(np.asarray(size, np.int64), np.asarray(stride, np.int64))
+    node = np.asarray(devices_per_node, np.int64)
     outer = _spanned(size, stride, node)
     inner = size // outer
     even = _even(size, stride, node)
-    has_pods, has_quads = pod > 0, quad > 0
-    pods = np.where(has_pods, _spanned(size, stride, np.where(has_pods, pod, node)), outer)
-    even = even & (~has_pods | _even(size, stride, np.where(has_pods, pod, node)))
-    in_quad = np.where(has_quads, size // _spanned(size, stride, np.where(has_quads, quad, node)), inner)
-    return Group(
-        size=size, inner=inner, outer=outer, pods=pods, quad=in_quad, even=even, per_node=np.maximum(node // inner, 1)
-    )  # fmt: skip
+    pods, quad = outer, inner
+    if devices_per_pod:
+        pod = np.asarray(devices_per_pod, np.int64)
+        pods = _spanned(size, stride, pod)
+        even = even & _even(size, stride, pod)
+    if quad_size:
+        quad = size // _spanned(size, stride, np.asarray(quad_size, np.int64))
+    per_node = np.maximum(node // inner, 1)
+    return Group(size=size, inner=inner, outer=outer, pods=pods, quad=quad, even=even, per_node=per_node)
 
 
 def place_on(cluster: Cluster, size: ArrayLike, stride: ArrayLike) -> Group:
     """Place groups on a cluster: its nodes, its superpods if it has any, and no more devices than the job uses."""
-    hardware, devices = cluster.hardware, cluster.devices
+    hardware = cluster.hardware
     return place(
         size,
         stride,
-        min(hardware.devices_per_node, devices),
-        devices_per_pod=min(hardware.superpod.devices, devices) if hardware.superpod else 0,
+        min(hardware.devices_per_node, cluster.devices),
+        devices_per_pod=pod_devices(cluster),
         quad_size=hardware.node.quad_size,
     )
+
+
+def pod_devices(cluster: Cluster) -> int:
+    """Devices the job uses in each superpod; 0 without superpods.
+
+    Superpods should hold equal numbers of servers (HCCL user guide, constraints page): 1024 dies on superpods of 768
+    use two of 512.  Where that is impossible superpods are filled one after another.
+    """
+    hardware, devices = cluster.hardware, cluster.devices
+    if hardware.superpod is None:
+        return 0
+    pods = -(-devices // hardware.superpod.devices)
+    equal = devices % pods == 0 and (devices // pods) % min(hardware.devices_per_node, devices) == 0
+    return devices // pods if equal else hardware.superpod.devices
 
 
 def strides(
