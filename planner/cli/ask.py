@@ -1,0 +1,96 @@
+"""From options to records, shared by commands."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from planner.cli import parse
+from planner.cli.options import ClusterOptions, ModelOptions, PinOptions, WorkloadOptions
+from planner.errors import SpecError
+
+if TYPE_CHECKING:
+    from planner.cost.strategies import Strategy
+    from planner.model.records import Model
+    from planner.search.suggest import Request
+
+
+def model_from(options: ModelOptions) -> Model:
+    """The model that the options describe.
+
+    Raises
+    ------
+    SpecError
+        None or more than one of ``--params``, ``--model``, ``--config``; a size that is illegal.
+    """
+    from planner.model import load
+
+    given = [name for name in ("params", "model", "config") if getattr(options, name) is not None]
+    sizes = parse.sizes_of(options)
+    if len(given) > 1:
+        raise SpecError(f"--{' and --'.join(given)} both name a model; give one of them.")
+    if not given and not sizes:
+        raise SpecError("which model? Give --params 70B, --model NAME, --config config.json, or sizes like --layers.")
+    if not given:
+        return load.from_sizes(**sizes)  # type: ignore[arg-type]
+    if options.params is not None:
+        base = load.closest(parse.count(options.params, "--params", parse.MOST_PARAMETERS))
+    elif options.model is not None:
+        base = load.find(options.model)
+    else:
+        base = load.from_file(options.config or "")
+    return load.with_overrides(base, **sizes) if sizes else base
+
+
+def request_from(model: ModelOptions, cluster: ClusterOptions, workload: WorkloadOptions, cards: int | None) -> Request:
+    """The request that the options describe, defaults filled in; on one node where ``cards`` is None."""
+    from planner import api
+    from planner.cluster import load
+
+    shape = model_from(model)
+    profile = load.hardware(cluster.hardware or load.DEFAULT_HARDWARE)
+    return api.request_for(
+        shape,
+        profile.devices_per_node if cards is None else cards,
+        profile,
+        seq=None if workload.seq is None else parse.length(workload.seq, "--seq", parse.MOST_SEQ),
+        global_batch=_batch(workload),
+        tokens=0 if workload.tokens is None else parse.count(workload.tokens, "--tokens", 10**18),
+        framework=workload.framework,
+        max_memory=memory_from(cluster),
+    )
+
+
+def file_from(
+    path: str, model: ModelOptions, cluster: ClusterOptions, workload: WorkloadOptions, pins: PinOptions
+) -> tuple[Request, Strategy, tuple[str, ...]]:
+    """Request, strategy and unread keys of a plan.json or a MindFormers YAML."""
+    from planner import api
+
+    given = [*_given(model), *_given(workload), *_given(pins)]
+    if given:
+        raise SpecError(f"--from takes model, workload and strategy from {path}; leave out {', '.join(given)}.")
+    return api.read(path, hardware=cluster.hardware, max_memory=memory_from(cluster))
+
+
+def _given(options: object) -> list[str]:
+    names = [f.name for f in dataclasses.fields(options)]  # type: ignore[arg-type]
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) is not None]
+
+
+def cards_from(text: str | None) -> int:
+    """Number of cards."""
+    if text is None:
+        raise SpecError("how many cards? Give --cards, e.g. --cards 64.")
+    return parse.whole(text, "--cards", most=parse.MOST_CARDS)
+
+
+def memory_from(cluster: ClusterOptions) -> int | None:
+    """Limit of one card [bytes], if given."""
+    return None if cluster.max_memory is None else parse.memory(cluster.max_memory, "--max-memory")
+
+
+def _batch(workload: WorkloadOptions) -> int | None:
+    if workload.global_batch is None:
+        return None
+    return parse.length(workload.global_batch, "--global-batch", parse.MOST_BATCH)

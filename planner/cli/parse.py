@@ -1,0 +1,141 @@
+"""Texts of options -> values; every refusal names the option."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+from planner.cli.options import ModelOptions, PinOptions
+from planner.errors import SpecError
+from planner.units import parse_bytes, parse_count, parse_length
+
+#: Largest values that make sense; beyond them a typing error is likelier than a machine.
+MOST_CARDS = 1_000_000
+MOST_PARAMETERS = 10**14
+MOST_SEQ = 2**27
+MOST_BATCH = 2**24
+MOST_SIZE = 10**8
+
+#: Options whose name differs from the dimension they pin.
+_PIN_NAMES = {"micro_batch": "micro_batch_size"}
+_WORDS = ("schedule", "cp_algorithm")
+_HOW = ("auto", "none", "selective", "full")
+_WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
+
+
+def whole(text: str, option: str, most: int = MOST_SIZE, least: int = 1) -> int:
+    """Whole number of an option within its limits.
+
+    >>> whole("64", "--cards")
+    64
+    """
+    if _WHOLE.fullmatch(text) is None:
+        raise SpecError(f"{option} '{text}' is not a whole number; write it like {option} 8.")
+    return _within(int(text), text, option, least, most)
+
+
+def count(text: str, option: str, most: int) -> int:
+    """Count with a prefix: 70B, 1.5T."""
+    return _read(parse_count, text, option, most)
+
+
+def length(text: str, option: str, most: int) -> int:
+    """Length or batch: 4096, 4k."""
+    return _read(parse_length, text, option, most)
+
+
+def memory(text: str, option: str) -> int:
+    """Memory size [bytes]; at least 1 GiB, since a bare number means bytes and is almost never meant."""
+    size = _read(parse_bytes, text, option, 2**50)
+    if size < 2**30:
+        raise SpecError(f"{option} '{text}' is less than 1 GB; write it with its unit, like {option} 54GB.")
+    return size
+
+
+def listed(text: str, option: str, least: int = 0) -> tuple[int, ...]:
+    """Whole numbers separated by commas, one for each stage.
+
+    >>> listed("9,10,10,9", "--stage-layers")
+    (9, 10, 10, 9)
+    """
+    return tuple(whole(part, option, least=least) for part in text.split(","))
+
+
+def several(text: str, option: str, least: int = 1) -> tuple[int, ...]:
+    """Whole numbers separated by commas, each once.
+
+    >>> several("1,2,4", "--pp")
+    (1, 2, 4)
+    """
+    parts = [part for part in text.split(",") if part.strip()]
+    if not parts:
+        raise SpecError(f"{option} '{text}' holds no number; write it like {option} 8 or {option} 1,2,4.")
+    return tuple(dict.fromkeys(whole(part, option, least=least) for part in parts))
+
+
+def pins_of(options: PinOptions) -> dict[str, tuple[int | str, ...]]:
+    """Pinned dimensions; ``recompute`` is not one of them."""
+    pins: dict[str, tuple[int | str, ...]] = {}
+    for field in dataclasses.fields(options):
+        text = getattr(options, field.name)
+        if text is None or field.name == "recompute":
+            continue
+        option = f"--{field.name.replace('_', '-')}"
+        name = _PIN_NAMES.get(field.name, field.name)
+        words = tuple(part.strip() for part in text.split(",") if part.strip())
+        if field.name not in _WORDS:
+            pins[name] = several(text, option, least=0 if field.name == "zero_level" else 1)
+        elif words:
+            pins[name] = words
+        else:
+            raise SpecError(f"{option} '{text}' names nothing.")
+    return pins
+
+
+def search_pins(options: PinOptions) -> dict[str, tuple[int | str, ...]]:
+    """Pins of a search."""
+    return pins_of(options)
+
+
+def recompute(text: str | None) -> str | tuple[int, ...]:
+    """How to recompute: a word, or fully recomputed layers of each stage.
+
+    >>> recompute("10,8,4,0"), recompute(None)
+    ((10, 8, 4, 0), 'auto')
+    """
+    if text is None or text in _HOW:
+        return text or "auto"
+    if not text[:1].isdigit():
+        raise SpecError(
+            f"--recompute '{text}' is not known; legal: {', '.join(_HOW)}, or layers per stage like 10,8,4,0."
+        )
+    return listed(text, "--recompute", least=0)
+
+
+def sizes_of(options: ModelOptions) -> dict[str, int]:
+    """Explicit model sizes."""
+    sizes = {}
+    for field in dataclasses.fields(options):
+        text = getattr(options, field.name)
+        if text is not None and field.name not in ("params", "model", "config"):
+            sizes[field.name] = whole(
+                text, f"--{field.name.replace('_', '-')}", least=0 if _optional(field.name) else 1
+            )
+    return sizes
+
+
+def _optional(name: str) -> bool:
+    return name in ("mtp_layers", "shared_ffn")
+
+
+def _read(parse: Callable[..., int], text: str, option: str, most: int) -> int:
+    if text.strip().startswith("-"):
+        raise SpecError(f"{option} '{text}' must be positive.")
+    return _within(parse(text, option), text, option, 1, most)
+
+
+def _within(value: int, text: str, option: str, least: int, most: int) -> int:
+    if not least <= value <= most:
+        raise SpecError(f"{option} '{text}' is out of range; legal: {least} to {most}.")
+    return value

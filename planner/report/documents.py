@@ -1,0 +1,228 @@
+"""JSON documents: what ``--json`` prints.  Layout and versions are described in docs/json.md."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from planner import __version__
+from planner.cluster.records import Calibration, Hardware
+from planner.cost.estimate import Estimate
+from planner.cost.strategies import Strategy
+from planner.model.load import Entry
+from planner.model.operators import active_parameter_count, parameter_count
+from planner.model.records import Model
+from planner.search.cards import Fewest
+from planner.search.explain import Explanation
+from planner.search.suggest import Request, Result
+from planner.units import GIB
+
+#: Version of each document; raised when a field changes its meaning or goes away, not when one is added.
+SCHEMAS: Final = {
+    "suggest": "planner/suggest/1",
+    "estimate": "planner/estimate/1",
+    "cards": "planner/cards/1",
+    "explain": "planner/explain/1",
+    "models": "planner/models/1",
+    "hardware": "planner/hardware/1",
+    "emit": "planner/emit/1",
+    "error": "planner/error/1",
+}
+
+
+def dumps(document: Mapping[str, Any]) -> str:
+    """Document as text: sorted as built, no NaN."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def head(kind: str) -> dict[str, Any]:
+    """What every document starts with."""
+    return {"schema": SCHEMAS[kind], "planner": __version__}
+
+
+def suggest_document(result: Result, rows: Sequence[Estimate]) -> dict[str, Any]:
+    """Answer of `planner suggest`."""
+    ranks = [[row + 1 for row in group if row < len(rows)] for group in result.ties]
+    return {
+        **head("suggest"),
+        **job(result.request),
+        "objective": result.request.objective,
+        "pins": {name: list(values) for name, values in result.request.pins.items()},
+        "examined": result.examined,
+        "fitting": result.fitting,
+        "removed": result.removed,
+        "ties": [group for group in ranks if group],
+        "plans": [{"rank": rank, **estimate_fields(row)} for rank, row in enumerate(rows, 1)],
+    }
+
+
+def estimate_document(request: Request, answer: Estimate, unread: Sequence[str] = ()) -> dict[str, Any]:
+    """Answer of `planner estimate`."""
+    return {**head("estimate"), **job(request), **estimate_fields(answer), "unread": list(unread)}
+
+
+def cards_document(result: Result, fewest: Fewest, best: Estimate) -> dict[str, Any]:
+    """Answer of `planner cards`."""
+    return {
+        **head("cards"),
+        **job(result.request),
+        "cards": fewest.devices,
+        "floor": fewest.floor,
+        "plan": estimate_fields(best),
+    }
+
+
+def explain_document(request: Request, verdict: Explanation) -> dict[str, Any]:
+    """Answer of `planner explain`."""
+    change = verdict.change
+    return {
+        **head("explain"),
+        **job(request),
+        "verdict": verdict.verdict,
+        "reasons": list(verdict.reasons),
+        "rules": [violation.code for violation in verdict.violations],
+        "strategy": strategy_fields(verdict.strategy),
+        "estimate": None if verdict.estimate is None else estimate_fields(verdict.estimate),
+        "over_gib": gib(verdict.over_bytes),
+        "stage": verdict.stage,
+        "change": None if change is None else {"what": change.what, **estimate_fields(change.estimate)},
+    }
+
+
+def job(request: Request) -> dict[str, Any]:
+    """Model, cluster, workload and calibration of a request."""
+    workload = {
+        field.name: getattr(request.workload, field.name)
+        for field in dataclasses.fields(request.workload)
+        if field.name != "notes"
+    }
+    return {
+        "model": model_fields(request.model),
+        "cluster": {
+            "hardware": request.cluster.hardware.name,
+            "cards": request.cluster.devices,
+            "nodes": request.cluster.nodes,
+            "usable_gib": gib(request.limit),
+        },
+        "workload": workload,
+        "defaults": list(request.workload.notes),
+        "calibration": calibration_fields(request.calibration),
+    }
+
+
+def model_fields(model: Model) -> dict[str, Any]:
+    """Shape and parameter counts."""
+    return {
+        "name": model.name,
+        "family": model.family,
+        "source": model.source,
+        "parameters": parameter_count(model),
+        "active_parameters": active_parameter_count(model),
+        "layers": model.layers,
+        "moe_layers": model.layer_kinds.count("moe"),
+        "mtp_layers": model.mtp_layers,
+        "hidden": model.hidden,
+        "ffn": model.ffn,
+        "vocab": model.vocab,
+        "attention": dataclasses.asdict(model.attention),
+        "moe": dataclasses.asdict(model.moe) if model.moe else None,
+    }
+
+
+def calibration_fields(calibration: Calibration) -> dict[str, Any]:
+    """Which constants, from how many rows, and their 80 % interval as factors of the step."""
+    return {
+        "name": calibration.name,
+        "framework": calibration.framework,
+        "generation": calibration.generation,
+        "date": calibration.date,
+        "rows": calibration.rows,
+        "interval": [math.exp(calibration.residual_log_p10), math.exp(calibration.residual_log_p90)],
+    }
+
+
+def strategy_fields(strategy: Strategy) -> dict[str, Any]:
+    """The strategy, field by field."""
+    body = dataclasses.asdict(strategy)
+    body["layers_per_stage"] = strategy.layers_per_stage
+    return {key: _lists(value) for key, value in body.items()}
+
+
+def estimate_fields(answer: Estimate) -> dict[str, Any]:
+    """Strategy, memory and speed of one estimate; ``speed`` is null where it does not fit."""
+    return {
+        "strategy": strategy_fields(answer.strategy),
+        "fits": answer.fits,
+        "peak_gib": gib(answer.peak_bytes),
+        "limit_gib": gib(answer.limit_bytes),
+        "heaviest_stage": answer.stage_peak_bytes.index(max(answer.stage_peak_bytes)),
+        "stages": [_stage(answer, stage) for stage in range(len(answer.stage_peak_bytes))],
+        "speed": _speed(answer) if answer.fits else None,
+        "kinds": {"memory": "modelled", "speed": answer.kind},
+    }
+
+
+def _stage(answer: Estimate, stage: int) -> dict[str, Any]:
+    s = answer.strategy
+    return {
+        "stage": stage,
+        "layers": s.layers_per_stage[stage],
+        "recompute_full": s.recompute_full[stage],
+        "recompute_selective": s.recompute_selective[stage],
+        "peak_gib": gib(answer.stage_peak_bytes[stage]),
+        "static_gib": gib(answer.stage_static_bytes[stage]),
+        "terms_gib": {name: gib(values[stage]) for name, values in answer.memory_bytes.items()},
+        "micro_batch_s": None if answer.stage_s is None else answer.stage_s[stage],
+    }
+
+
+def _speed(answer: Estimate) -> dict[str, Any]:
+    return {
+        "step_s": answer.step_s,
+        "step_low_s": answer.step_low_s,
+        "step_high_s": answer.step_high_s,
+        "interval": 0.8,
+        "tokens_per_s_per_card": answer.tokens_per_s_per_device,
+        "mfu": answer.mfu,
+        "hfu": answer.hfu,
+        "bubble_share": answer.bubble_share,
+        "communication_exposed_share": answer.exposed_share,
+        "communication_hidden_share": answer.hidden_share,
+        "card_hours": answer.card_hours,
+        "days": answer.days,
+        "terms_s": dict(answer.time_s or {}),
+    }
+
+
+def models_document(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Answer of `planner models`."""
+    return {
+        **head("models"),
+        "models": [
+            {**model_fields(entry.model), "name": entry.name, "aliases": list(entry.aliases)} for entry in entries
+        ],
+    }
+
+
+def hardware_document(profiles: Sequence[Hardware]) -> dict[str, Any]:
+    """Answer of `planner hardware`."""
+    return {**head("hardware"), "hardware": [hardware_fields(profile) for profile in profiles]}
+
+
+def hardware_fields(profile: Hardware) -> dict[str, Any]:
+    """One profile with its sources."""
+    return _lists(dataclasses.asdict(dataclasses.replace(profile, sources={}))) | {"sources": dict(profile.sources)}
+
+
+def gib(size_bytes: float) -> float:
+    """Bytes as GiB, to the byte."""
+    return float(size_bytes) / GIB
+
+
+def _lists(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _lists(item) for key, item in value.items()}
+    return [_lists(item) for item in value] if isinstance(value, tuple | list) else value
