@@ -392,7 +392,7 @@ def _strategy(
 
 
 def _is_ulysses(row: dict[str, str], notes: str) -> bool:
-    return "ulysses" in (notes + row["model"]).lower() or row.get("cp_comm") == "a2a"
+    return "ulysses" in (notes + row["model"] + row["case_id"]).lower() or row.get("cp_comm") == "a2a"
 
 
 def _zero(text: str, degrees: Mapping[str, int], assumed: set[str]) -> tuple[int, int]:
