@@ -6,14 +6,14 @@ their remote code).  Fields that do not change tensor shapes are ignored.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from planner.errors import SpecError
 from planner.model.fields import Fields
+from planner.model.operators import parameter_count
 from planner.model.records import DENSE, MOE, Attention, LayerKind, Model, Moe
+from planner.units import format_count
 
 _HIDDEN: Final = ("hidden_size", "n_embd", "d_model")
 _LAYERS: Final = ("num_hidden_layers", "n_layer", "num_layers")
@@ -23,56 +23,8 @@ _FFN: Final = ("intermediate_size", "ffn_hidden_size", "n_inner")
 _VOCAB: Final = ("vocab_size", "padded_vocab_size")
 _MAX_SEQ: Final = ("max_position_embeddings", "n_positions", "seq_length", "max_sequence_length")
 
-#: A config.json is a few kilobytes; anything far bigger is not one.
-MAX_CONFIG_BYTES: Final = 16 * 2**20
-
-
-def from_file(path: str | Path) -> Model:
-    """Model of a Hugging Face ``config.json``, or of a folder that holds one.
-
-    Raises
-    ------
-    SpecError
-        No such file, not readable, not JSON, not a config of a known family, a needed field missing or illegal.
-    """
-    path = Path(path)
-    if path.is_dir():
-        path = path / "config.json"
-    mapping = _read_json(path)
-    name = mapping.get("_name_or_path")
-    name = name.rstrip("/").rsplit("/", 1)[-1] if isinstance(name, str) else ""
-    fallback = path.parent.name if path.stem == "config" else path.stem
-    return from_config(mapping, name=name or fallback or path.stem, source=str(path))
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        if not path.exists():
-            raise SpecError(f"{path}: no such file; give a Hugging Face config.json or a folder that holds one.")
-        if not path.is_file():
-            raise SpecError(f"{path} is not a file; give a Hugging Face config.json.")
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise SpecError(f"{path} is {path.stat().st_size} bytes; a config.json has a few thousand.")
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SpecError(
-            f"{path} is not a text file ({error.reason} at byte {error.start}); give a config.json."
-        ) from None
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror or error}.") from None
-    if not text.strip():
-        raise SpecError(f"{path} is empty; give a Hugging Face config.json.")
-    try:
-        mapping = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise SpecError(
-            f"{path} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}; is the file whole?"
-        ) from None
-    except RecursionError:
-        raise SpecError(f"{path} is nested too deeply to be a config.json.") from None
-    if not isinstance(mapping, dict):
-        raise SpecError(f"{path} holds a {type(mapping).__name__}, not an object; give a Hugging Face config.json.")
-    return mapping
+#: More parameters than this are refused: nothing of the kind has been proposed, a size must be wrong.
+MAX_PARAMETERS: Final = 10**14
 
 
 def from_config(mapping: Mapping[str, Any], *, name: str = "", source: str = "") -> Model:
@@ -104,7 +56,21 @@ def from_config(mapping: Mapping[str, Any], *, name: str = "", source: str = "")
         if isinstance(nested, Mapping) and nested.get("model_type") in _READERS:
             hint = f" Its text_config is a {nested['model_type']}: pass that part alone to plan the text model."
         raise SpecError(f"{where}: model_type '{model_type}' is not known; known: {', '.join(MODEL_TYPES)}.{hint}")
-    return reader(Fields(mapping, where), name or model_type, source or name or model_type)
+    try:
+        return sane(reader(Fields(mapping, where), name or model_type, source or name or model_type))
+    except SpecError as error:
+        raise SpecError(str(error) if where in str(error) else f"{where}: {error}") from None
+
+
+def sane(model: Model) -> Model:
+    """The model itself, unless its sizes multiply to an absurd number of parameters."""
+    count = parameter_count(model)
+    if count > MAX_PARAMETERS:
+        raise SpecError(
+            f"{model.name} comes to {format_count(count)} parameters ({model.layers} layers of hidden {model.hidden}); "
+            f"legal: up to {format_count(MAX_PARAMETERS)}. Is one of the sizes wrong?"
+        )
+    return model
 
 
 # ------------------------------------------------------------------------------------------------------ pieces

@@ -15,13 +15,16 @@
 from __future__ import annotations
 
 from planner.model.catalogue import Entry, catalogue, find, find_entry
-from planner.model.huggingface import MODEL_TYPES, from_config, from_file
+from planner.model.files import from_file
+from planner.model.huggingface import MODEL_TYPES, from_config
+from planner.model.scaling import closest, scaled
 from planner.model.serial import from_dict, to_dict
-from planner.model.shapes import OVERRIDES, closest, from_sizes, scaled, with_overrides
+from planner.model.shapes import OVERRIDES, SIZES, from_sizes, with_overrides
 
 __all__ = [
     "MODEL_TYPES",
     "OVERRIDES",
+    "SIZES",
     "Entry",
     "catalogue",
     "closest",
