@@ -63,8 +63,14 @@ def hccl(plan: Plan) -> tuple[Variable, ...]:
 
 def mindspore(plan: Plan) -> tuple[Variable, ...]:
     """Variables of a MindSpore job."""
+    swap = Variable(
+        name="MS_DEV_RUNTIME_CONF",
+        value="switch_inline:False",
+        reason="optimizer states on the host need it (MindFormers AdamW, swap)",
+    )
     return (
         *hccl(plan),
+        *((swap,) if plan.strategy.swap_optimizer else ()),
         Variable(
             name="MS_ALLOC_CONF",
             value="enable_vmm:true",

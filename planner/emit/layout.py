@@ -119,32 +119,43 @@ def _list_form(strategy: Strategy, counts: Sequence[int]) -> ListForm:
     return [list(row) for row in spread(counts, strategy.layers)]
 
 
-def counts_per_stage(value: Any, layers: Counts, key: str) -> tuple[int, ...]:
-    """Layers of each stage that a recompute entry of a file means.
+def chunk_counts(value: Any, layers: Counts, key: str) -> Counts:
+    """Layers of each chunk of each stage that a recompute entry of a file means.
 
     Raises
     ------
     SpecError
         A form that the framework does not take.
+
+    >>> chunk_counts([1, True], ((2, 2), (2, 2)), "recompute"), chunk_counts(True, ((3, 1),), "recompute")
+    (((1, 2), (0, 2)), ((3, 1),))
     """
     pp, vpp = len(layers[0]), len(layers)
-    per_stage = [sum(chunk[stage] for chunk in layers) for stage in range(pp)]
     if isinstance(value, bool) or value is None:
-        return tuple(per_stage) if value else (0,) * pp
-    if isinstance(value, list) and value and all(isinstance(item, (bool, int)) for item in value):
-        if len(value) != pp:
-            raise SpecError(f"{key} {value!r} has {len(value)} entries; it needs one for each of {pp} stages.")
-        return tuple(_clipped(item, limit, key) for item, limit in zip(value, per_stage, strict=True))
+        return layers if value else tuple((0,) * pp for _ in layers)
+    if isinstance(value, list) and len(value) == pp and all(isinstance(item, (bool, int)) for item in value):
+        most = [sum(chunk[stage] for chunk in layers) for stage in range(pp)]
+        return spread([_clipped(item, limit, key) for item, limit in zip(value, most, strict=True)], layers)
     if isinstance(value, list) and len(value) == vpp and all(isinstance(row, (list, bool)) for row in value):
         rows = [row if isinstance(row, list) else [row] * pp for row in value]
         if all(len(row) == pp and all(isinstance(item, (bool, int)) for item in row) for row in rows):
-            dealt = [
-                [_clipped(i, n, key) for i, n in zip(r, c, strict=True)] for r, c in zip(rows, layers, strict=True)
-            ]
-            return tuple(sum(row[stage] for row in dealt) for stage in range(pp))
+            return tuple(
+                tuple(_clipped(item, limit, key) for item, limit in zip(row, chunk, strict=True))
+                for row, chunk in zip(rows, layers, strict=True)
+            )
     raise SpecError(
         f"{key} {value!r} does not fit: write True, False, a list of {pp} numbers (one a stage)"
         + (f" or {vpp} lists of {pp} numbers (one list a chunk)." if vpp > 1 else ".")
+    )
+
+
+def recompute_of(full: Any, select: Any, layers: Counts) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Whole and selective recompute of each stage, from the two entries of a file."""
+    whole, both = chunk_counts(full, layers, "recompute"), chunk_counts(select, layers, "select_recompute")
+    stages = range(len(layers[0]))
+    return (
+        tuple(sum(row[stage] for row in whole) for stage in stages),
+        tuple(sum(max(b[stage] - w[stage], 0) for b, w in zip(both, whole, strict=True)) for stage in stages),
     )
 
 

@@ -1,0 +1,62 @@
+"""Read what a team already has: plan.json, MindFormers YAML, MindSpeed-LLM scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planner import plan as plans
+from planner.emit.read_graph import ReadResult, read_graph
+from planner.emit.safeyaml import Document, loads, read_text
+from planner.errors import SpecError
+
+__all__ = ["ReadResult", "read"]
+
+
+def read(path: str | Path) -> ReadResult:
+    """Model, workload and strategy of a file, and what of it could not be read.
+
+    Parameters
+    ----------
+    path : str or Path
+        A plan.json, a MindFormers YAML (graph mode, either dialect), or a directory that holds a plan.json.
+
+    Raises
+    ------
+    SpecError
+        The file is missing, too large, not UTF-8, damaged, or not of a kind that is read.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "plan.json"
+    text = read_text(path)
+    if path.suffix == ".json" or text.lstrip().startswith("{"):
+        return _read_plan(path)
+    document = loads(text, source=str(path))
+    kind = dialect(document)
+    if kind == "graph":
+        return read_graph(document)
+    raise SpecError(
+        f"{path} is not a MindFormers graph-mode file: it has none of the sections parallel_config, model, trainer."
+    )
+
+
+def dialect(document: Document) -> str:
+    """Which kind of configuration a YAML document is: ``graph``, ``pynative`` or empty."""
+    keys = set(document.root)
+    if keys & {"parallelism", "training"} and not keys & {"parallel_config", "runner_config"}:
+        return "pynative"
+    if keys & {"parallel_config", "trainer", "use_legacy", "runner_config", "parallel"}:
+        return "graph"
+    return ""
+
+
+def _read_plan(path: Path) -> ReadResult:
+    plan = plans.load(path)
+    return ReadResult(
+        model=plan.model,
+        workload=plan.workload,
+        strategy=plan.strategy,
+        dialect="plan",
+        memory_limit_bytes=plan.memory_limit_bytes,
+        hardware=plan.hardware,
+    )
