@@ -225,9 +225,11 @@ def request_for(
     return Request(model=shape, workload=workload, cluster=cluster, calibration=constants, limit_bytes=limit)
 
 
-def request_of_plan(plan: Plan, hardware: str | Path | None = None, max_memory: int | str | None = None) -> Request:
+def request_of_plan(
+    plan: Plan, hardware: Hardware | str | Path | None = None, max_memory: int | str | None = None
+) -> Request:
     """The request a plan answers, on its own hardware or another of as many devices."""
-    profile = clusters.hardware(hardware or plan.hardware)
+    profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware or plan.hardware)
     limit = plan.memory_limit_bytes if hardware is None else None
     if max_memory is not None:
         limit = _limit(max_memory, profile)

@@ -39,7 +39,7 @@ def model_from(options: ModelOptions) -> Model:
         base = load.find(options.model)
     else:
         base = load.from_file(options.config or "")
-    return load.with_overrides(base, **sizes) if sizes else base
+    return load.with_overrides(base, **sizes) if sizes else base  # type: ignore[arg-type]
 
 
 def request_from(model: ModelOptions, cluster: ClusterOptions, workload: WorkloadOptions, cards: int | None) -> Request:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -18,6 +19,7 @@ COMMANDS: Final = {
     "estimate": "estimate",
     "cards": "cards",
     "explain": "explain",
+    "emit": "emit",
     "models": "models",
     "hardware": "hardware",
 }
@@ -66,14 +68,23 @@ class PlannerGroup(TyperGroup):
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
         return super().resolve_command(ctx, args)
 
-    def main(self, args: Any = None, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run and exit with the code of the outcome."""
-        if not standalone_mode:
-            return super().main(args, standalone_mode=False, **extra)
+        del standalone_mode
         words = list(sys.argv[1:] if args is None else args)
         debug = DEBUG in words or bool(os.environ.get("PLANNER_DEBUG"))
         try:
-            code = super().main([word for word in words if word != DEBUG], standalone_mode=False, **extra)
+            code = super().main(
+                [word for word in words if word != DEBUG], prog_name, complete_var, False, windows_expand_args, **extra
+            )
         except PlannerError as error:
             code = report_error(str(error), error.exit_code)
         except KeyboardInterrupt:

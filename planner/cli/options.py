@@ -21,6 +21,7 @@ SIZES_PANEL = "Model sizes: alone, or changing single sizes of the model"
 CLUSTER_PANEL = "Cluster"
 WORKLOAD_PANEL = "Workload"
 STRATEGY_PANEL = "Strategy: fix a dimension, or bound it with values separated by commas"
+EMIT_PANEL = "Files"
 OUTPUT_PANEL = "Output"
 
 
@@ -103,6 +104,19 @@ class PinOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EmitOptions:
+    """Files of a plan."""
+
+    target: str | None = opt(
+        "--target", EMIT_PANEL, "Framework to write for (default: the one that trains it).", "NAME"
+    )
+    data: str | None = opt("--data", EMIT_PANEL, "Training data; else a placeholder.", "PATH")
+    tokenizer: str | None = opt("--tokenizer", EMIT_PANEL, "Tokenizer folder; else a placeholder.", "PATH")
+    hosts: str | None = opt("--hosts", EMIT_PANEL, "File with one host a line; else placeholders.", "FILE")
+    force: bool = opt("--force", EMIT_PANEL, "Replace files of an earlier plan.", default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OutputOptions:
     """How to answer."""
 
@@ -138,9 +152,9 @@ def _flat(signature: inspect.Signature, hints: dict[str, Any], records: dict[str
         if name not in records:
             parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        types = typing.get_type_hints(records[name])
+        kinds = typing.get_type_hints(records[name])
         for f in dataclasses.fields(records[name]):
-            annotation = Annotated[types[f.name], f.metadata["option"]]
+            annotation: Any = Annotated[kinds[f.name], f.metadata["option"]]
             parameters.append(
                 inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=annotation)
             )

@@ -54,8 +54,8 @@ def profile_lines(profile: Hardware) -> list[str]:
     peaks = ", ".join(f"{name} {value / 1e12:.1f}" for name, value in device.peak_flop_per_s.items())
     lines += wrapped(f"Peak      {peaks} TFLOP/s", " " * 10)
     lines += wrapped(
-        f"Memory    {gib(device.hbm_bytes)} GiB, {gib(device.visible_bytes)} visible, {gib(device.usable_bytes)} usable; "
-        f"{device.hbm_bytes_per_s / 1e9:.0f} GB/s; host {device.host_bytes_per_s / 1e9:.1f} GB/s",
+        f"Memory    {gib(device.hbm_bytes)} GiB, {gib(device.visible_bytes)} visible, {gib(device.usable_bytes)} "
+        f"usable; {device.hbm_bytes_per_s / 1e9:.0f} GB/s; host {device.host_bytes_per_s / 1e9:.1f} GB/s",
         " " * 10,
     )
     lines += wrapped(f"Node      {profile.devices_per_node} devices, {fabric_words(profile.node)}", " " * 10)

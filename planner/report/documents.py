@@ -12,6 +12,7 @@ from planner import __version__
 from planner.cluster.records import Calibration, Hardware
 from planner.cost.estimate import Estimate
 from planner.cost.strategies import Strategy
+from planner.emit.record import EmitResult
 from planner.model.load import Entry
 from planner.model.operators import active_parameter_count, parameter_count
 from planner.model.records import Model
@@ -43,7 +44,7 @@ def head(kind: str) -> dict[str, Any]:
     return {"schema": SCHEMAS[kind], "planner": __version__}
 
 
-def suggest_document(result: Result, rows: Sequence[Estimate]) -> dict[str, Any]:
+def suggest_document(result: Result, rows: Sequence[Estimate], written: Sequence[EmitResult] = ()) -> dict[str, Any]:
     """Answer of `planner suggest`."""
     ranks = [[row + 1 for row in group if row < len(rows)] for group in result.ties]
     return {
@@ -56,6 +57,7 @@ def suggest_document(result: Result, rows: Sequence[Estimate]) -> dict[str, Any]
         "removed": result.removed,
         "ties": [group for group in ranks if group],
         "plans": [{"rank": rank, **estimate_fields(row)} for rank, row in enumerate(rows, 1)],
+        "emitted": [emit_fields(each) for each in written],
     }
 
 
@@ -89,6 +91,20 @@ def explain_document(request: Request, verdict: Explanation) -> dict[str, Any]:
         "over_gib": gib(verdict.over_bytes),
         "stage": verdict.stage,
         "change": None if change is None else {"what": change.what, **estimate_fields(change.estimate)},
+    }
+
+
+def emit_document(results: Sequence[EmitResult]) -> dict[str, Any]:
+    """Answer of `planner emit`."""
+    return {**head("emit"), "plans": [emit_fields(result) for result in results]}
+
+
+def emit_fields(result: EmitResult) -> dict[str, Any]:
+    """Files, notes and placeholders of one plan."""
+    return {
+        "files": [str(path) for path in result.files],
+        "placeholders": [{"file": p.file, "where": p.where, "what": p.what} for p in result.placeholders],
+        "notes": list(result.notes),
     }
 
 
@@ -214,7 +230,8 @@ def hardware_document(profiles: Sequence[Hardware]) -> dict[str, Any]:
 
 def hardware_fields(profile: Hardware) -> dict[str, Any]:
     """One profile with its sources."""
-    return _lists(dataclasses.asdict(dataclasses.replace(profile, sources={}))) | {"sources": dict(profile.sources)}
+    body: dict[str, Any] = _lists(dataclasses.asdict(dataclasses.replace(profile, sources={})))
+    return body | {"sources": dict(profile.sources)}
 
 
 def gib(size_bytes: float) -> float:

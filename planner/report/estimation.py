@@ -14,6 +14,7 @@ from planner.report.text import (
     layers_line,
     number,
     percent,
+    recompute_count,
     recompute_line,
     table,
     wrapped,
@@ -68,9 +69,7 @@ def memory_lines(answer: Estimate) -> list[str]:
     heads = ["stage", "layers", "recompute", *(MEMORY_WORDS[name] for name in shown), "peak"]
     rows = []
     for stage in shown_stages(answer.stage_peak_bytes):
-        again = str(s.recompute_full[stage])
-        if s.recompute_selective[stage]:
-            again += f"+{s.recompute_selective[stage]}s"
+        again = recompute_count(s.recompute_full[stage], s.recompute_selective[stage])
         terms = [gib(answer.memory_bytes[name][stage]) for name in shown]
         rows.append([str(stage), str(s.layers_per_stage[stage]), again, *terms, gib(answer.stage_peak_bytes[stage])])
     lines = ["Memory of each stage at its heaviest moment, GiB (modelled)", *table(heads, rows)]
@@ -111,11 +110,9 @@ def time_lines(request: Request, answer: Estimate) -> list[str]:
 
 def figure_lines(request: Request, answer: Estimate) -> list[str]:
     """Throughput, utilisation, and the budget when one was given."""
-    lines = wrapped(
-        f"{answer.tokens_per_s_per_device or 0:.0f} tokens/s/card, MFU {percent(answer.mfu)}, HFU {percent(answer.hfu)}, "
-        f"bubble {percent(answer.bubble_share)}, communication exposed {percent(answer.exposed_share)} and "
-        f"hidden {percent(answer.hidden_share)}"
-    )
+    used = f"MFU {percent(answer.mfu)}, HFU {percent(answer.hfu)}, bubble {percent(answer.bubble_share)}"
+    wire = f"communication exposed {percent(answer.exposed_share)} and hidden {percent(answer.hidden_share)}"
+    lines = wrapped(f"{answer.tokens_per_s_per_device or 0:.0f} tokens/s/card, {used}, {wire}")
     if answer.days is not None and answer.card_hours is not None:
         budget = format_count(request.workload.tokens)
         lines += wrapped(f"{budget} tokens take {number(answer.days)} days, {answer.card_hours:,.0f} card-hours")

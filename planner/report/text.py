@@ -178,12 +178,17 @@ def recompute_word(strategy: Strategy) -> str:
     ...                         recompute_selective=(1, 0), micro_batches=4))
     '3+1s'
     """
-    full, some = sum(strategy.recompute_full), sum(strategy.recompute_selective)
-    if not full and not some:
-        return "0"
-    parts = [str(full)] if full else []
-    parts += [f"{some}s"] if some else []
-    return "+".join(parts)
+    return recompute_count(sum(strategy.recompute_full), sum(strategy.recompute_selective))
+
+
+def recompute_count(full: int, selective: int) -> str:
+    """Recomputed layers in a table cell.
+
+    >>> recompute_count(0, 0), recompute_count(5, 0), recompute_count(0, 15), recompute_count(5, 11)
+    ('0', '5', '15s', '5+11s')
+    """
+    parts = ([str(full)] if full else []) + ([f"{selective}s"] if selective else [])
+    return "+".join(parts) or "0"
 
 
 def recompute_line(strategy: Strategy) -> str:
