@@ -1,0 +1,258 @@
+"""`MemoryEstimator`: will this job fit, asked from inside a training script or a notebook.
+
+>>> from planner import MemoryEstimator
+>>> estimator = MemoryEstimator.from_strategy("8B", tp=2, pp=2, dp=2, seq=4096, global_batch=64)
+>>> len(estimator.stages()), estimator.check() is estimator
+(2, True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from planner import api
+from planner import plan as plans
+from planner.cluster.records import Hardware
+from planner.cost.memory import memory
+from planner.cost.strategies import Strategies, Strategy
+from planner.errors import PredictedOutOfMemory, SpecError
+from planner.model.records import Model
+from planner.plan import Plan
+from planner.search.explain import neighbours
+from planner.search.legality import violations
+from planner.search.suggest import Request
+from planner.units import format_bytes
+
+#: Largest micro-batch size looked at.
+MOST_MICRO_BATCH: Final = 4096
+#: Changes that a refusal names.
+NAMED_CHANGES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Memory of one pipeline stage [bytes].
+
+    Attributes
+    ----------
+    terms : dict of str to float
+        What fills it at its heaviest moment; the terms add up to ``peak_bytes``.
+    """
+
+    stage: int
+    layers: int
+    peak_bytes: float
+    static_bytes: float
+    terms: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One point of a sweep: peak of the heaviest stage, and whether it is within the limit."""
+
+    micro_batch_size: int
+    seq: int
+    peak_bytes: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimator:
+    """Predicted device memory of one job.
+
+    Build it with `from_mindformers`, `from_plan` or `from_strategy`.  Nothing is run and no accelerator is needed.
+
+    Attributes
+    ----------
+    request : planner.search.suggest.Request
+        Model, workload, cluster and memory limit.
+    strategy : Strategy
+    unread : tuple of str
+        Keys of the file that were not understood.
+    """
+
+    request: Request
+    strategy: Strategy
+    unread: tuple[str, ...] = ()
+
+    @classmethod
+    def from_mindformers(
+        cls, path: str | Path, hardware: Hardware | str | Path | None = None, max_memory: int | str | None = None
+    ) -> MemoryEstimator:
+        """Estimator of a MindFormers graph-mode YAML as it stands.
+
+        Parameters
+        ----------
+        path : str or Path
+        hardware : str, Path or Hardware, optional
+            Profile name or file; default: Atlas 800T A2.
+        max_memory : int or str, optional
+            Limit instead of the file's ``max_device_memory``, bytes or a text like ``"58GB"``.
+
+        Raises
+        ------
+        SpecError
+            The file is missing, damaged, or describes no strategy.
+        """
+        file = Path(path)
+        if file.suffix.lower() not in (".yaml", ".yml"):
+            raise SpecError(f"{file} is not a YAML file; MindFormers configurations end in .yaml.")
+        request, strategy, unread = api.read(file, hardware, max_memory)
+        return cls(request=request, strategy=strategy, unread=unread)
+
+    @classmethod
+    def from_plan(
+        cls, plan: Plan | str | Path, hardware: Hardware | str | Path | None = None, max_memory: int | str | None = None
+    ) -> MemoryEstimator:
+        """Estimator of a plan, a plan.json or the folder that holds it."""
+        if not isinstance(plan, Plan):
+            path = Path(plan)
+            plan = plans.load(path / "plan.json" if path.is_dir() else path)
+        return cls(request=api.request_of_plan(plan, hardware, max_memory), strategy=plan.strategy)
+
+    @classmethod
+    def from_strategy(
+        cls,
+        model: Model | str | float | Path,
+        strategy: Strategy | None = None,
+        hardware: Hardware | str | Path = "910B3",
+        *,
+        seq: int | None = None,
+        global_batch: int | None = None,
+        framework: str | None = None,
+        max_memory: int | str | None = None,
+        recompute: str | Sequence[int] = "auto",
+        **degrees: Any,
+    ) -> MemoryEstimator:
+        """Estimator of a strategy, whole or by its degrees; parameters as in `planner.estimate`."""
+        cards = strategy.devices if strategy else api.cards_of(degrees)
+        if strategy is not None:
+            global_batch = global_batch or strategy.dp * strategy.micro_batch_size * strategy.micro_batches
+        request = api.request_for(
+            model, cards, hardware, seq=seq, global_batch=global_batch, framework=framework, max_memory=max_memory
+        )
+        whole = strategy or api.complete(request, recompute=recompute, **degrees)
+        return cls(request=request, strategy=whole)
+
+    @property
+    def limit_bytes(self) -> float:
+        """Memory a stage may use [bytes]."""
+        return self.request.limit
+
+    def stages(self, *, micro_batch_size: int | None = None, seq: int | None = None) -> tuple[StageMemory, ...]:
+        """Memory of every stage, optionally with another micro-batch size or sequence length."""
+        request, strategy = self._with(micro_batch_size, seq)
+        found = memory(request.model, request.workload, Strategies.of([strategy]))
+        return tuple(
+            StageMemory(
+                stage=stage,
+                layers=strategy.layers_per_stage[stage],
+                peak_bytes=float(found.peak_bytes_CS[0, stage]),
+                static_bytes=float(found.static_bytes_CS[0, stage]),
+                terms={name: float(values[0, stage]) for name, values in found.terms.items()},
+            )
+            for stage in range(strategy.pp)
+        )
+
+    def peak(self, *, stage: int | None = None, micro_batch_size: int | None = None, seq: int | None = None) -> float:
+        """Peak of one stage, or of the heaviest [bytes].
+
+        Parameters
+        ----------
+        stage : int, optional
+            Counted from 0.
+        micro_batch_size, seq : int, optional
+            Other values than the job's; the micro-batches of a step stay as many.
+        """
+        stages = self.stages(micro_batch_size=micro_batch_size, seq=seq)
+        if stage is None:
+            return max(each.peak_bytes for each in stages)
+        if not 0 <= stage < len(stages):
+            raise SpecError(f"stage {stage} does not exist; legal: 0 to {len(stages) - 1}.")
+        return stages[stage].peak_bytes
+
+    def headroom(self, *, stage: int | None = None) -> float:
+        """Free memory under the limit [bytes]; negative when over it."""
+        return self.limit_bytes - self.peak(stage=stage)
+
+    def max_micro_batch_size(self, *, seq: int | None = None) -> int:
+        """Largest micro-batch size that fits with everything else as it is; 0 when not even 1 does.
+
+        Memory rises with the micro-batch size, so bisection finds it.
+        """
+        low, high = 0, MOST_MICRO_BATCH
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.peak(micro_batch_size=middle, seq=seq) <= self.limit_bytes:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def sweep(self, *, micro_batch_sizes: Sequence[int] = (1, 2, 4, 8), seqs: Sequence[int] = ()) -> tuple[Point, ...]:
+        """Peaks over micro-batch sizes and sequence lengths, in that order."""
+        points = []
+        for seq in seqs or (self.request.workload.seq,):
+            for size in micro_batch_sizes:
+                peak = self.peak(micro_batch_size=size, seq=seq)
+                points.append(
+                    Point(micro_batch_size=size, seq=seq, peak_bytes=peak, fits=bool(peak <= self.limit_bytes))
+                )
+        return tuple(points)
+
+    def check(self) -> MemoryEstimator:
+        """Itself when the job fits.
+
+        Raises
+        ------
+        PredictedOutOfMemory
+            With the heaviest stage, what fills it, and the nearest changes that fit.
+        """
+        stages = self.stages()
+        worst = max(stages, key=lambda each: each.peak_bytes)
+        if worst.peak_bytes <= self.limit_bytes:
+            return self
+        raise PredictedOutOfMemory(
+            _refusal(worst, self.limit_bytes, self.changes_that_fit()),
+            peak_bytes=worst.peak_bytes,
+            limit_bytes=self.limit_bytes,
+        )
+
+    def changes_that_fit(self) -> tuple[str, ...]:
+        """Single changes of the strategy that are legal and fit, fewest changed fields first, in words."""
+        near = [
+            (what, strategy)
+            for what, strategy in neighbours(self.request, self.strategy)
+            if what and not violations(self.request.context, strategy)
+        ]
+        if not near:
+            return ()
+        table = Strategies.of([strategy for _, strategy in near])
+        peaks = memory(self.request.model, self.request.workload, table).peak_bytes
+        fitting = [i for i in np.argsort(-peaks, kind="stable") if peaks[i] <= self.limit_bytes]
+        fitting.sort(key=lambda i: near[i][0].count("->"))
+        words = [f"{near[i][0]}: {format_bytes(peaks[i])}" for i in fitting]
+        return tuple(dict.fromkeys(words))[:NAMED_CHANGES]
+
+    def _with(self, micro_batch_size: int | None, seq: int | None) -> tuple[Request, Strategy]:
+        request, strategy = self.request, self.strategy
+        if micro_batch_size is not None:
+            strategy = replace(strategy, micro_batch_size=micro_batch_size)
+        if seq is not None:
+            request = replace(request, workload=replace(request.workload, seq=seq))
+        return request, strategy
+
+
+def _refusal(worst: StageMemory, limit_bytes: float, changes: Sequence[str]) -> str:
+    terms = sorted(((size, name) for name, size in worst.terms.items() if size > 0), reverse=True)
+    filled = ", ".join(f"{name.replace('_', ' ')} {format_bytes(size)}" for size, name in terms)
+    advice = f" Fits with one of: {'; '.join(changes)}." if changes else " No single change fits; use more cards."
+    return (
+        f"stage {worst.stage} is predicted to need {format_bytes(worst.peak_bytes)}, over the limit of "
+        f"{format_bytes(limit_bytes)}: {filled}.{advice}"
+    )
