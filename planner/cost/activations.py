@@ -19,13 +19,13 @@ routed     T topk w / tp      tokens sent to experts (does not change with ep)
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final, Literal
 
 import numpy as np
 
 from planner.cost.memory_rules import MemoryRules, bytes_of
-from planner.cost.strategies import FloatArray, Strategies
+from planner.cost.strategies import FloatArray, IntArray, Strategies
 from planner.model.records import DENSE, LayerKind, Model, Workload
 
 Split = Literal["whole", "sequence", "tensor", "routed"]
@@ -68,6 +68,10 @@ class LayerBytes:
     full: FloatArray
     dispatch: FloatArray
     working: FloatArray
+
+    def take(self, rows: IntArray) -> LayerBytes:
+        """The same for some rows of the table."""
+        return LayerBytes(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
 def tokens(workload: Workload, table: Strategies) -> FloatArray:

@@ -18,14 +18,14 @@ Legend of suffixes: ``C`` candidates, ``V`` chunks, ``S`` stages.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
 
 from planner.cost.activations import LayerBytes, layer_bytes, logits_bytes, tokens
 from planner.cost.memory_rules import MemoryRules, bytes_of, rules_for
-from planner.cost.memory_stages import StageLayers, in_flight_CVS, stage_layers
+from planner.cost.memory_stages import StageLayers, stage_layers
 from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
 from planner.model.operators import (
     Shards,
@@ -91,13 +91,22 @@ class _Parts:
     """What `memory` adds up, before recompute is chosen."""
 
     layers: StageLayers
-    flight_CVS: FloatArray
+    layers_CS: IntArray
     bytes_by_kind: Mapping[LayerKind, LayerBytes]
     static: Mapping[str, FloatArray]
     gathered_CS: FloatArray
     loss_CS: FloatArray
     ends_CS: FloatArray
     update_CS: FloatArray
+
+    def take(self, rows: IntArray) -> _Parts:
+        """The same for some rows of the table."""
+        return _Parts(
+            layers=self.layers.take(rows),
+            bytes_by_kind={kind: size.take(rows) for kind, size in self.bytes_by_kind.items()},
+            static={name: term[rows] for name, term in self.static.items()},
+            **{f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name.endswith("_CS")},
+        )
 
 
 def memory(model: Model, workload: Workload, table: Strategies, rules: MemoryRules | None = None) -> Memory:
@@ -127,17 +136,25 @@ def least_recompute(
         whose every stage is within ``limit_bytes``.
     """
     parts = _parts(model, workload, table, rules or rules_for(workload))
-    most = table.layers_CS
-    low, high = np.zeros_like(most), most.copy()
-    bounded = _peak_CS(parts, table, low) <= limit_bytes
-    high[bounded] = 0
+    selective, most = table.recompute_selective_CS, table.layers_CS
+    none = _peak_CS(parts, np.zeros_like(most), selective) <= limit_bytes
+    full = np.where(none, 0, most)
+    fits = (none | (_peak_CS(parts, full, selective) <= limit_bytes) | ~table.stage_mask_CS).all(axis=1)
+    open_rows = np.flatnonzero(fits & ~none.all(axis=1))
+    limit = np.broadcast_to(limit_bytes, (len(table), 1))[open_rows]
+    full[open_rows] = _bisected(parts.take(open_rows), full[open_rows], selective[open_rows], limit)
+    return table.replace(recompute_full_CS=full), np.asarray(fits)
+
+
+def _bisected(parts: _Parts, high: IntArray, selective: IntArray, limit: FloatArray) -> IntArray:
+    """Least recomputed layers up to ``high``, where ``high`` fits."""
+    low = np.zeros_like(high)
     while (low < high).any():
         middle = (low + high) // 2
-        good = _peak_CS(parts, table, middle) <= limit_bytes
+        good = _peak_CS(parts, middle, selective) <= limit
         high = np.where(good, middle, high)
         low = np.where(good, low, np.minimum(middle + 1, high))
-    fits = (_peak_CS(parts, table, low) <= limit_bytes) | ~table.stage_mask_CS
-    return table.replace(recompute_full_CS=low), np.asarray(fits.all(axis=1))
+    return high
 
 
 def _assemble(parts: _Parts, table: Strategies) -> Memory:
@@ -157,12 +174,11 @@ def _assemble(parts: _Parts, table: Strategies) -> Memory:
         "temporaries": np.where(busy, zero, parts.update_CS),
     }
     mask = table.stage_mask_CS
-    flight = _flight_CS(parts, table)
     return Memory(
         terms={name: _frozen(np.where(mask, terms[name], zero)) for name in TERMS},
         static_bytes_CS=_frozen(np.where(mask, static, zero)),
         peak_bytes_CS=_frozen(np.where(mask, peak, zero)),
-        in_flight_CS=_frozen(flight),
+        in_flight_CS=_frozen(parts.layers.in_flight_CS),
         moment_CS=moment,
     )
 
@@ -172,9 +188,10 @@ def _moments(parts: _Parts, static: FloatArray, kept: FloatArray, working: Float
     return [busy, busy + parts.loss_CS, busy + working, static + parts.update_CS]
 
 
-def _peak_CS(parts: _Parts, table: Strategies, full_CS: IntArray) -> FloatArray:
-    kept, _, working = _kept(parts, full_CS, table.recompute_selective_CS)
-    return np.maximum.reduce(_moments(parts, sum_terms(parts.static.values()), kept, working))
+def _peak_CS(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> FloatArray:
+    kept, _, working = _kept(parts, full_CS, selective_CS)
+    peak: FloatArray = np.maximum.reduce(_moments(parts, sum_terms(parts.static.values()), kept, working))
+    return peak
 
 
 def sum_terms(terms: object) -> FloatArray:
@@ -189,30 +206,18 @@ def sum_terms(terms: object) -> FloatArray:
 def _kept(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Kept bytes, their dispatch part and the backward working set, shape (C, S)."""
     layers = parts.layers
-    full_CVS = layers.first(full_CS)
-    some_CVS = layers.first(full_CS + selective_CS)
+    whole_at, some_at, all_at = (layers.places(n) for n in (full_CS, full_CS + selective_CS, parts.layers_CS))
     kept = np.zeros(full_CS.shape)
     dispatch = np.zeros(full_CS.shape)
     working = np.zeros(full_CS.shape)
     for kind, size in parts.bytes_by_kind.items():
         none, selective, full = (x[:, None] for x in (size.none, size.selective, size.full))
-        for v in range(layers.chunks):
-            count, whole, part = layers.of_kind(kind, v, full_CVS[v], some_CVS[v])
-            flight = parts.flight_CVS[:, v]
-            kept = kept + flight * ((count - whole - part) * none + part * selective + whole * full)
-            dispatch = dispatch + flight * (count - whole) * size.dispatch[:, None]
-            rebuilt = (none - full) * (whole > 0)
-            need = (size.working[:, None] + rebuilt) * (count > 0)
-            working = np.maximum(working, need)
+        count, some, whole = (layers.kept(kind, at) for at in (all_at, some_at, whole_at))
+        kept = kept + ((count - some) * none + (some - whole) * selective + whole * full)
+        dispatch = dispatch + (count - whole) * size.dispatch[:, None]
+        rebuilt = (none - full) * (layers.of_kind(kind, whole_at) > 0)
+        working = np.maximum(working, (size.working[:, None] + rebuilt) * (layers.count(kind) > 0))
     return kept, dispatch, working
-
-
-def _flight_CS(parts: _Parts, table: Strategies) -> FloatArray:
-    total = np.zeros(table.layers_CS.shape)
-    for v in range(parts.layers.chunks):
-        total = total + parts.flight_CVS[:, v] * table.layers_CVS[:, v]
-    layers = table.layers_CS
-    return np.divide(total, layers, out=np.zeros_like(total), where=layers > 0)
 
 
 def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRules) -> _Parts:
@@ -230,7 +235,7 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
     loss = logits_bytes(model, workload, table, rules)[:, None] * last
     return _Parts(
         layers=layers,
-        flight_CVS=in_flight_CVS(table),
+        layers_CS=table.layers_CS,
         bytes_by_kind=kinds,
         static=static,
         gathered_CS=_gathered(workload, table, rules, shards),

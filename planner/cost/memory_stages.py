@@ -1,78 +1,166 @@
 """Which layers a stage holds, which of them are recomputed, and how many micro-batches are in flight.
 
-Legend of suffixes: ``C`` candidates, ``V`` chunks, ``S`` stages.
+Legend of suffixes: ``C`` candidates, ``V`` chunks, ``S`` stages, ``U`` distinct rows, ``N`` numbers of layers from 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.cost.strategies import SCHEDULES, FloatArray, IntArray, Strategies
 from planner.model.operators import layer_kind_prefix
-from planner.model.records import DENSE, LayerKind, Model
+from planner.model.records import LayerKind, Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageLayers:
-    """Layers of each chunk and stage by kind.
+    """Layers of each stage by kind, and how many of them the first n recomputed layers are.
 
     Within a chunk the first layers are the recomputed ones, and dense layers come before MoE layers (as in every
-    published model), so the number of recomputed layers fixes how many of each kind they are.
+    published model), so the number of recomputed layers fixes how many of each kind they are.  Rows that agree in
+    layers, pp, vpp, schedule and micro-batches share one entry U of the tables; n runs from 0 to the most
+    layers of a stage, so everything a search asks for is looked up.
+
+    Attributes
+    ----------
+    entry : array, shape (C,)
+        Entry of each row.
+    count_US : mapping of kind to array
+        Layers of the kind in each stage.
+    first_UNS : mapping of kind to array
+        Layers of the kind among the first n of the stage.
+    kept_UNS : mapping of kind to array
+        The same, each layer counted once for every micro-batch of its chunk in flight.
+    in_flight_US : array
+        Micro-batches in flight, mean over the layers of a stage.
     """
 
-    layers_CVS: IntArray
-    by_kind: Mapping[LayerKind, IntArray]
-
-    @property
-    def chunks(self) -> int:
-        """Padded number of chunks V."""
-        return int(self.layers_CVS.shape[1])
+    entry: IntArray
+    count_US: Mapping[LayerKind, IntArray]
+    first_UNS: Mapping[LayerKind, IntArray]
+    kept_UNS: Mapping[LayerKind, FloatArray]
+    in_flight_US: FloatArray
 
     def count(self, kind: LayerKind) -> IntArray:
         """Layers of ``kind`` in each stage, shape (C, S)."""
-        return np.asarray(self.by_kind[kind].sum(axis=1))
+        return np.take(self.count_US[kind], self.entry, axis=0)
 
-    def first(self, layers_CS: IntArray) -> list[IntArray]:
-        """A number of layers per stage, dealt to its chunks one by one from the first chunk, V arrays (C, S).
+    @property
+    def in_flight_CS(self) -> FloatArray:
+        """Micro-batches in flight, mean over the layers of a stage, shape (C, S)."""
+        return np.take(self.in_flight_US, self.entry, axis=0)
 
-        What a full chunk cannot take goes to the next chunk with room.
-        """
-        if self.chunks == 1:
-            return [np.minimum(layers_CS, self.layers_CVS[:, 0])]
-        used = (self.layers_CVS > 0).sum(axis=1)
-        used = np.maximum(used, 1)
-        out, left = [], layers_CS
-        for v in range(self.chunks):
-            share = np.minimum((layers_CS + used - 1 - v) // used, self.layers_CVS[:, v])
-            out.append(np.maximum(share, 0))
-            left = left - out[-1]
-        for v in range(self.chunks):
-            more = np.clip(left, 0, self.layers_CVS[:, v] - out[v])
-            out[v] = out[v] + more
-            left = left - more
-        return out
+    def take(self, rows: IntArray) -> StageLayers:
+        """The same for some rows of the table."""
+        return replace(self, entry=self.entry[rows])
 
-    def of_kind(self, kind: LayerKind, v: int, full: IntArray, some: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Layers of ``kind`` in chunk ``v``: all, recomputed whole, recomputed selectively, shape (C, S)."""
-        count = self.by_kind[kind][:, v]
-        if len(self.by_kind) == 1:
-            return count, full, some - full
-        if kind == DENSE:
-            whole = np.minimum(full, count)
-            return count, whole, np.minimum(some, count) - whole
-        before = self.layers_CVS[:, v] - count
-        whole = np.maximum(full - before, 0)
-        return count, whole, np.maximum(some - before, 0) - whole
+    def places(self, layers_CS: IntArray) -> IntArray:
+        """Where the tables hold the first so many layers of each stage; for `of_kind` and `kept`."""
+        numbers, stages = self.first_UNS[next(iter(self.first_UNS))].shape[1:]
+        inside = np.minimum(layers_CS, numbers - 1)
+        places: IntArray = (self.entry[:, None] * numbers + inside) * stages + np.arange(stages)[None, :]
+        return places
+
+    def of_kind(self, kind: LayerKind, places: IntArray) -> IntArray:
+        """Layers of ``kind`` among the first ones, shape (C, S)."""
+        found: IntArray = np.take(self.first_UNS[kind].ravel(), places)
+        return found
+
+    def kept(self, kind: LayerKind, places: IntArray) -> FloatArray:
+        """Layers of ``kind`` among the first ones times their micro-batches in flight, shape (C, S)."""
+        found: FloatArray = np.take(self.kept_UNS[kind].ravel(), places)
+        return found
 
 
 def stage_layers(model: Model, table: Strategies) -> StageLayers:
     """Layers of each chunk and stage by kind, counted along the model's order."""
+    rows, entry = _structures(table)
+    table = table.take(rows)
+    by_kind = _by_kind(model, table)
+    flight = in_flight_CVS(table)
+    most = int(table.layers_CS.max(initial=0))
+    first_VUNS = _dealt(table.layers_CVS, np.arange(most + 1))
+    first: dict[LayerKind, IntArray] = {}
+    kept: dict[LayerKind, FloatArray] = {}
+    before = np.zeros_like(table.layers_CVS)
+    for kind in model.kinds:  # dense before MoE
+        count, total, weighted = by_kind[kind], None, None
+        for v, dealt in enumerate(first_VUNS):
+            some = np.clip(dealt - before[:, v, None], 0, count[:, v, None])
+            total = some if total is None else total + some
+            heavy = some * flight[:, v, None]
+            weighted = heavy if weighted is None else weighted + heavy
+        assert total is not None
+        assert weighted is not None
+        first[kind], kept[kind] = total, weighted
+        before = before + count
+    mean = sum(kept[kind][:, -1] for kind in model.kinds)
+    layers = table.layers_CS
+    return StageLayers(
+        entry=entry,
+        count_US={kind: np.asarray(count.sum(axis=1)) for kind, count in by_kind.items()},
+        first_UNS=first,
+        kept_UNS=kept,
+        in_flight_US=np.divide(mean, layers, out=np.zeros(layers.shape), where=layers > 0),
+    )
+
+
+def _structures(table: Strategies) -> tuple[IntArray, IntArray]:
+    """Rows that stand for all that agree in what this module reads, and which of them each row is like."""
+    depth, width = table.layers_CVS.shape[1:]
+    flat = table.layers_CVS.reshape(len(table), depth * width)
+    columns = (table.pp, table.vpp, table.schedule, table.micro_batches)
+    key = flat @ _mixers(depth * width)
+    for column, factor in zip(columns, _mixers(4, start=977), strict=True):
+        key = key + column * factor
+    _, rows, entry = np.unique(key, return_index=True, return_inverse=True)
+    entry = entry.reshape(len(table))  # NumPy 2.0 keeps an axis
+    like = rows[entry]
+    same = all(np.array_equal(column[like], column) for column in columns) and np.array_equal(flat[like], flat)
+    if not same:  # two different rows with one key: give every row its own entry
+        rows = entry = np.arange(len(table))
+    return rows, entry
+
+
+def _mixers(count: int, start: int = 1) -> IntArray:
+    """Factors without any pattern, 64 bits each (SplitMix64); products wrap around."""
+    factors = []
+    for index in range(start, start + count):
+        z = index * 0x9E3779B97F4A7C15 % 2**64
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        factors.append(z ^ (z >> 31))
+    return np.array(factors, np.uint64).astype(np.int64)
+
+
+def _dealt(layers_CVS: IntArray, numbers: IntArray) -> list[IntArray]:
+    """The first n layers of a stage dealt to its chunks one by one from the first chunk: V arrays (C, N, S).
+
+    What a full chunk cannot take goes to the next chunk with room.
+    """
+    room = [layers_CVS[:, v, None, :] for v in range(layers_CVS.shape[1])]
+    number = np.minimum(numbers[None, :, None], layers_CVS.sum(axis=1)[:, None, :])
+    used = np.maximum((layers_CVS > 0).sum(axis=1), 1)[:, None, :]
+    out: list[IntArray] = []
+    left = number
+    for v, most in enumerate(room):
+        out.append(np.clip((number + used - 1 - v) // used, 0, most))
+        left = left - out[-1]
+    for v, most in enumerate(room):
+        more = np.clip(left, 0, most - out[v])
+        out[v] = out[v] + more
+        left = left - more
+    return out
+
+
+def _by_kind(model: Model, table: Strategies) -> dict[LayerKind, IntArray]:
+    """Layers of each kind in each chunk and stage, shape (C, V, S)."""
     layers = table.layers_CVS
     if len(model.kinds) == 1:
-        return StageLayers(layers_CVS=layers, by_kind={model.kinds[0]: layers})
+        return {model.kinds[0]: layers}
     ordered = _model_order(table, layers)
     ends = np.cumsum(ordered.reshape(len(table), -1), axis=1).reshape(layers.shape)
     starts = ends - ordered
@@ -81,7 +169,7 @@ def stage_layers(model: Model, table: Strategies) -> StageLayers:
     for kind, prefix in layer_kind_prefix(model).items():
         count = prefix[np.minimum(ends, limit)] - prefix[np.minimum(starts, limit)]
         by_kind[kind] = _model_order(table, count)
-    return StageLayers(layers_CVS=layers, by_kind=by_kind)
+    return by_kind
 
 
 def _model_order(table: Strategies, values_CVS: IntArray) -> IntArray:
@@ -89,7 +177,7 @@ def _model_order(table: Strategies, values_CVS: IntArray) -> IntArray:
     v_shaped = table.schedule == SCHEDULES.index("zero_bubble_v")
     if not v_shaped.any() or values_CVS.shape[1] < 2:
         return values_CVS
-    out = values_CVS.copy()
+    out: IntArray = values_CVS.copy()
     reverse = (table.pp[:, None] - 1 - np.arange(table.stages)[None, :]) % table.stages
     turned = np.take_along_axis(values_CVS[:, 1], reverse, axis=1)
     out[v_shaped, 1] = turned[v_shaped]

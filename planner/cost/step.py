@@ -260,12 +260,12 @@ def _accumulate_s(parameters: FloatArray, workload: Workload, rate: Rates, table
 
 
 def _counts(staged: StageLayers, kind: LayerKind, table: Strategies) -> _Counts:
-    full = staged.first(table.recompute_full_CS)
-    some = staged.first(table.recompute_full_CS + table.recompute_selective_CS)
-    parts = [staged.of_kind(kind, v, full[v], some[v]) for v in range(staged.chunks)]
-    whole, again, partly = (sum(part[i] for part in parts) for i in range(3))
+    full = staged.of_kind(kind, staged.places(table.recompute_full_CS))
+    some = staged.of_kind(kind, staged.places(table.recompute_full_CS + table.recompute_selective_CS))
     return _Counts(
-        all=np.asarray(whole, np.float64), full=np.asarray(again, np.float64), selective=np.asarray(partly, np.float64)
+        all=staged.count(kind).astype(np.float64),
+        full=full.astype(np.float64),
+        selective=(some - full).astype(np.float64),
     )
 
 
