@@ -82,12 +82,10 @@ def neighbours(table: Strategies, rows: IntArray, pace: IntArray) -> tuple[IntAr
     (base, moved)
         Row that each neighbour comes from, and the neighbours, recompute not yet chosen.
     """
-    stages = table.stages
-    base = np.repeat(rows, stages)
-    target = np.tile(np.arange(stages), len(rows))
+    stage = np.arange(table.stages)[None, :]
+    from_row, target = np.nonzero((stage != pace[rows, None]) & (stage < table.pp[rows, None]))
+    base = rows[from_row]
     source = pace[base]
-    good = np.not_equal(target, source) & np.less(target, table.pp[base])
-    base, target, source = base[good], target[good], source[good]
     moved = table.take(base)
     layers = moved.layers_CVS.copy()
     index = np.arange(len(base))
@@ -96,7 +94,7 @@ def neighbours(table: Strategies, rows: IntArray, pace: IntArray) -> tuple[IntAr
     join = np.argmin(np.where(exists, layers[index, :, target], np.iinfo(np.int64).max), axis=1)
     layers[index, give, source] -= 1
     layers[index, join, target] += 1
-    selective = moved.recompute_selective_CS.any(axis=1)
+    selective = np.asarray(moved.recompute_selective_CS.any(axis=1))
     return base, moved.replace(
         layers_CVS=layers,
         recompute_full_CS=np.zeros_like(moved.recompute_full_CS),

@@ -35,7 +35,7 @@ def layouts(layers: int, mtp_layers: int, pp: int, vpp: int, v_shape: bool, ever
 
     >>> layouts(48, 0, 5, 1, False)[0].tolist()
     [[9, 10, 10, 10, 9]]
-    >>> layouts(94, 0, 8, 4, False)[-1].tolist()
+    >>> layouts(94, 0, 8, 4, False)[0].tolist()
     [[2, 3, 3, 3, 3, 3, 3, 3], [3, 3, 3, 3, 3, 3, 3, 3], [3, 3, 3, 3, 3, 3, 3, 3], [3, 3, 3, 3, 3, 3, 3, 2]]
     """
     chunks = pp * vpp

@@ -91,9 +91,7 @@ NODE_910A = Hardware(
         host_bytes_per_s=12e9,
     ),
     devices_per_node=8,
-    node=Fabric(
-        kind="quads", devices=8, link_bytes_per_s=30e9, latency_s=1e-6, quad_size=4, bridge_bytes_per_s=16e9
-    ),
+    node=Fabric(kind="quads", devices=8, link_bytes_per_s=30e9, latency_s=1e-6, quad_size=4, bridge_bytes_per_s=16e9),
     superpod=None,
     nic_bytes_per_s=12e9,
     nic_latency_s=5e-6,

@@ -100,7 +100,9 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("code", "words", "where", "fields"), REFUSED, ids=[f"{r[0]}-{i}" for i, r in enumerate(REFUSED)])
+@pytest.mark.parametrize(
+    ("code", "words", "where", "fields"), REFUSED, ids=[f"{r[0]}-{i}" for i, r in enumerate(REFUSED)]
+)
 def test_refused(code: str, words: str, where: Context, fields: dict[str, object]) -> None:
     found = {violation.code: violation.message for violation in violations(where, strategy(where, **fields))}
     assert code in found
@@ -275,7 +277,9 @@ def tables(draw: st.DrawFn) -> Strategies:
     return Strategies.of(rows)
 
 
-WHERE = [context(dense(), 16, batch=32, framework=name) for name in ("mindformers", "mindspeed", "mindformers-pynative")]
+WHERE = [
+    context(dense(), 16, batch=32, framework=name) for name in ("mindformers", "mindspeed", "mindformers-pynative")
+]
 WHERE += [context(moe(mtp_layers=1), 16, batch=32), context(dense(), 8, hardware=NODE_910A, compute_dtype="float16")]
 
 
@@ -302,7 +306,9 @@ def test_a_row_is_kept_exactly_when_it_has_no_violation(table: Strategies, where
 
 def test_weights_count_what_a_row_stands_for() -> None:
     where = context()
-    table = Strategies.of([strategy(where, tp=8, pp=4), strategy(where, tp=16), strategy(where, tp=8, optimizer_shard=3)])
+    table = Strategies.of(
+        [strategy(where, tp=8, pp=4), strategy(where, tp=16), strategy(where, tp=8, optimizer_shard=3)]
+    )
     mask, removed = apply_rules(where, table, weights=np.array([3, 5, 7]))
     assert mask.tolist() == [True, False, False]
     assert {code: count for code, count in removed.items() if count} == {"tp-node": 5, "optimizer-shard": 7}
