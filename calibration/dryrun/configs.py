@@ -57,6 +57,8 @@ class Point:
     compute_dtype: str = "bfloat16"
     fp32_residual: bool = False
     clip_grad: bool = True
+    mask_compression: bool = False
+    """use_attn_mask_compression; deepseek3 always has it."""
     stage: int = 0
 
     @property
@@ -164,6 +166,7 @@ def _llama(point: Point) -> dict[str, Any]:
         "ignore_token_id": -100, "compute_dtype": point.compute_dtype, "layernorm_compute_type": "float32",
         "softmax_compute_type": "float32", "rotary_dtype": "float32", "param_init_type": point.param_dtype,
         "use_past": False, "scaling_factor": 1.0, "theta": 500000, "extend_method": "None",
+        "use_attn_mask_compression": point.mask_compression,
         "use_flash_attention": True, "offset": point.offset, "fine_grain_interleave": 1, "checkpoint_name_or_path": "",
     }  # fmt: skip
     return {"model_config": model, "arch": {"type": "LlamaForCausalLM"}}
@@ -178,6 +181,7 @@ def _mcore(point: Point) -> dict[str, Any]:
         "offset": point.offset, "params_dtype": point.param_dtype, "compute_dtype": point.compute_dtype,
         "layernorm_compute_dtype": "float32", "softmax_compute_dtype": "float32", "rotary_dtype": "float32",
         "fp32_residual_connection": point.fp32_residual,
+        "use_attn_mask_compression": point.mask_compression or point.family == "deepseek3",
     }  # fmt: skip
 
 
@@ -208,7 +212,7 @@ def _qwen3_moe(point: Point) -> dict[str, Any]:
 
 def _deepseek3(point: Point) -> dict[str, Any]:
     model = _mcore(point) | {
-        "multi_latent_attention": True, "mla_qkv_concat": False, "qk_layernorm": True, "use_attn_mask_compression": True,
+        "multi_latent_attention": True, "mla_qkv_concat": False, "qk_layernorm": True,
         "num_key_value_heads": point.heads, "q_lora_rank": point.q_lora or None, "kv_lora_rank": point.kv_lora,
         "qk_nope_head_dim": point.qk_nope, "qk_rope_head_dim": point.qk_rope, "v_head_dim": point.v_dim,
         "num_nextn_predict_layers": point.mtp, "mtp_loss_factor": 0.3, "apply_rope_fusion": False,

@@ -44,6 +44,7 @@ def _core(base: Point) -> Iterator[Point]:
     yield from _both_ends(base)
     yield from _both_ends(replace(base, recompute=True))
     yield from _variants(base, [{"layers": 8}, {"layers": 8, "recompute": True}, {"select_recompute": True}])
+    yield replace(base, mask_compression=True)
     yield from _variants(base, [{"optimizer_shard": False}, {"sequence_parallel": False}, {"dp": 4}, {"dp": 1}])
     yield from _both_ends(replace(base, vocab=128256))
     yield from _both_ends(replace(base, tp=4))
@@ -107,7 +108,7 @@ def _long() -> Iterator[Point]:
     for base in (QWEN3, LLAMA):
         yield from _both_ends(replace(base, seq=16384))
         yield from _both_ends(replace(base, seq=32768, cp=4, recompute=True))
-        yield replace(base, seq=32768, recompute=True)
+        yield replace(base, seq=32768, recompute=True, mask_compression=True)
     yield replace(MOE, seq=16384, recompute=True)
     yield replace(DEEPSEEK, seq=16384, recompute=True)
 

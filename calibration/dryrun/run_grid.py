@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +29,21 @@ from points import all_points  # noqa: E402
 
 from planner.errors import ValidationError  # noqa: E402
 from planner.validate.dryrun import DryRunSettings, StageResult, dryrun  # noqa: E402
+from planner.validate.tracker import TERMS  # noqa: E402
 
 GRID = HERE / "grid.csv"
 FAILURES = HERE / "failures.csv"
 _SHAPE = [name for name in Point.__dataclass_fields__ if name != "family"]
 _MEASURED = ["rank", "peak_bytes", "static_bytes", "peak_with_fragments_bytes", "seconds", "mindspore", "mindformers"]
-COLUMNS = ["id", "family", "dialect", *_SHAPE, *_MEASURED, "date", "note"]
+_TERMS = [f"{name}_bytes" for name in TERMS]
+COLUMNS = ["id", "family", "dialect", *_SHAPE, *_MEASURED, *_TERMS, "peak_operator", "date", "note"]
 FAILURE_COLUMNS = ["id", "family", "dialect", *_SHAPE, "message", "date"]
 _WRITING = threading.Lock()
 
 
 def point_id(point: Point) -> str:
-    """Short stable name of a point: family and a hash of its fields."""
-    text = json.dumps(asdict(point), sort_keys=True)
+    """Short stable name of a point: family and a hash of the fields that are not at their default."""
+    text = json.dumps(_changed(point), sort_keys=True)
     return f"{point.family}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
@@ -55,7 +57,12 @@ def main() -> None:
             print(point_id(point), _changes(point))  # noqa: T201
         return
     settings = DryRunSettings(
-        python=options.python, timeout_s=options.timeout_s, exact=True, use_cache=False, cache=options.cache
+        python=options.python,
+        timeout_s=options.timeout_s,
+        exact=True,
+        use_cache=False,
+        cache=options.cache,
+        keep=options.keep,
     )
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda point: _measure(point, settings), todo))
@@ -69,6 +76,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--only", default="", help="run points whose id or changes hold this text")
     parser.add_argument("--timeout-s", type=float, default=1200.0)
+    parser.add_argument("--keep", type=Path, default=None, help="folder for the logs and tracker files of every point")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--retry", action="store_true")
     return parser.parse_args()
@@ -89,14 +97,19 @@ def _recorded(path: Path) -> set[str]:
 
 
 def _changes(point: Point) -> str:
+    return " ".join(f"{name}={value}" for name, value in _changed(point).items())
+
+
+def _changed(point: Point) -> dict[str, Any]:
     """Fields that differ from the defaults."""
     default = asdict(Point(family=point.family))
-    return " ".join(f"{name}={value}" for name, value in asdict(point).items() if value != default[name])
+    return {name: value for name, value in asdict(point).items() if value != default[name]}
 
 
 def _measure(point: Point, settings: DryRunSettings) -> None:
     try:
-        result = dryrun(config(point), [point.stage], settings).stages[0]
+        keep = settings.keep and settings.keep / point_id(point)
+        result = dryrun(config(point), [point.stage], replace(settings, keep=keep)).stages[0]
     except ValidationError as error:
         _append(FAILURES, FAILURE_COLUMNS, _row(point) | {"message": " ".join(str(error).split())[:500]})
         print(f"FAILED {point_id(point)} {_changes(point)}: {error}", flush=True)  # noqa: T201
@@ -112,7 +125,9 @@ def _row(point: Point) -> dict[str, Any]:
 
 
 def _figures(result: StageResult) -> dict[str, Any]:
-    return {name: value for name, value in asdict(result).items() if name in _MEASURED} | {"note": ""}
+    measured = {name: value for name, value in asdict(result).items() if name in _MEASURED}
+    by_term = {f"{name}_bytes": value for name, value in result.terms.items()}
+    return measured | by_term | {"peak_operator": result.peak_operator, "note": ""}
 
 
 def _append(path: Path, columns: list[str], row: dict[str, Any]) -> None:

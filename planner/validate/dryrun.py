@@ -35,6 +35,7 @@ from planner.validate.prepare import (
 from planner.validate.process import Children, Ended
 from planner.validate.standins import Cann, find_cann
 from planner.validate.synthetic import write_megatron
+from planner.validate.tracker import read_peak, terms
 
 LIMITS = (
     "DryRun level {level}: tensors of the compiled graph only. Not counted: operator workspace, HCCL buffers (2 x HCCL_BUFFSIZE per "
@@ -42,7 +43,7 @@ LIMITS = (
 )
 _RUNNER = Path(__file__).with_name("runner.py")
 _MARK = "PLANNER_DRYRUN "
-_KEYED_SOURCES = ("runner.py", "prepare.py", "standin_sources.py")
+_KEYED_SOURCES = ("runner.py", "prepare.py", "standin_sources.py", "tracker.py")
 _ERROR_LINE = re.compile(r"(Error\b|\[ERROR\]|\[CRITICAL\]|Exception\b|terminate called|Segmentation fault)")
 _FRAGMENTS = re.compile(r"Actual peak memory usage \(with fragments\): (\d+)M")
 _LOG_TAIL_BYTES = 200_000
@@ -91,6 +92,10 @@ class StageResult:
     mindspore: str
     mindformers: str
     real_cann: bool
+    terms: Mapping[str, int]
+    """Bytes at the peak by what they are for (`planner.validate.tracker.TERMS`)."""
+    peak_operator: str
+    """Whose output reached the peak."""
     cached: bool = False
 
 
@@ -212,7 +217,9 @@ def _notes(session: _Session) -> tuple[str, ...]:
             "same (--exact runs all)."
         )
     if plan.pipeline_stages == 1 and run.accumulation_steps != plan.accumulation_steps:
-        notes.append(f"Ran {run.accumulation_steps} gradient accumulation steps, the plan has {plan.accumulation_steps}.")
+        notes.append(
+            f"Ran {run.accumulation_steps} gradient accumulation steps, the plan has {plan.accumulation_steps}."
+        )
     if not session.cann.real:
         notes.append("CANN is not installed: ran with stand-in libraries.")
     notes.append(LIMITS.format(level=session.settings.level))
@@ -259,7 +266,9 @@ def result_key(session: _Session, stage: int) -> str:
 
 def _without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
     """`config` less its data set sections, which only name synthetic data of the same shape."""
-    return {key: value for key, value in config.items() if key not in ("train_dataset", "train_dataset_task", "output_dir")}
+    return {
+        key: value for key, value in config.items() if key not in ("train_dataset", "train_dataset_task", "output_dir")
+    }
 
 
 def _simulate(session: _Session, stage: int, children: Children) -> StageResult:
@@ -274,24 +283,27 @@ def _simulate(session: _Session, stage: int, children: Children) -> StageResult:
         report = read_report(log)
         if "peak_bytes" not in report:
             raise ValidationError(failure_message(stage, session.layout.rank_of_stage(stage), ended, report, log))
-        return _result(session, stage, report | {"peak_with_fragments_bytes": peak_with_fragments(log)})
+        return _result(session, stage, report, folder)
     finally:
         _keep(folder, session.settings.keep, stage)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _result(session: _Session, stage: int, report: Mapping[str, Any]) -> StageResult:
+def _result(session: _Session, stage: int, report: Mapping[str, Any], folder: Path) -> StageResult:
+    peak = read_peak(folder)
     return StageResult(
         stage=stage,
         rank=session.layout.rank_of_stage(stage),
         micro_batches=session.run.micro_batches_of_step,
         peak_bytes=report["peak_bytes"],
         static_bytes=report["static_bytes"],
-        peak_with_fragments_bytes=report["peak_with_fragments_bytes"],
+        peak_with_fragments_bytes=peak_with_fragments(folder / "run.log"),
         seconds=round(report["seconds"], 1),
         mindspore=report["mindspore"],
         mindformers=report["mindformers"],
         real_cann=session.cann.real,
+        terms=terms(peak),
+        peak_operator=peak.operator,
     )
 
 
@@ -329,8 +341,8 @@ def child_environment(session: _Session, stage: int, folder: Path) -> dict[str, 
         MS_SIMULATION_LEVEL=str(session.settings.level),
         RANK_SIZE=str(session.layout.devices),
         RANK_ID=str(session.layout.rank_of_stage(stage)),
-        MS_DEV_RUNTIME_CONF="inline:false",  # MindFormers networks do not compile inlined
         GLOG_v="2",  # at level 3 the framework does not print its peak with fragments
+        MS_ALLOC_CONF="memory_tracker:True",
         LOG_MF_PATH=str(folder / "mindformers-log"),
         PYTHONUNBUFFERED="1",
     )

@@ -47,7 +47,9 @@ def find_framework(python: Path | None = None) -> Framework:
     found = _probe(interpreter)
     for name in ("mindspore", "mindformers"):
         if not found.get(name) or not found.get("home"):
-            raise ValidationError(f"{interpreter} has no {name}, which DryRun runs. {_ADVICE}, or name another interpreter.")
+            raise ValidationError(
+                f"{interpreter} has no {name}, which DryRun runs. {_ADVICE}, or name another interpreter."
+            )
     check_pair(found["mindspore"], found["mindformers"])
     return Framework(
         python=interpreter, home=Path(found["home"]), mindspore=found["mindspore"], mindformers=found["mindformers"]

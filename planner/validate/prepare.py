@@ -132,12 +132,12 @@ def filling_micro_batches(layout: Layout) -> int:
 def as_run(layout: Layout, *, exact: bool = False) -> Layout:
     """`layout` with the numbers of micro-batches and accumulation steps that a DryRun uses.
 
-    Without a pipeline gradients accumulate over two micro-batches: a graph without accumulation does not compile under DryRun, and
-    more than two add nothing to the peak.
+    Without a pipeline two accumulation steps do: the peak of a step that adds to kept gradients.
     """
     if exact:
         return layout
-    return dataclasses.replace(layout, micro_batches=filling_micro_batches(layout), accumulation_steps=2)
+    steps = min(layout.accumulation_steps, 2)
+    return dataclasses.replace(layout, micro_batches=filling_micro_batches(layout), accumulation_steps=steps)
 
 
 def prepared(config: Mapping[str, Any], run: Layout, data: Path) -> dict[str, Any]:
@@ -189,7 +189,10 @@ def _set_dataset(ready: dict[str, Any], run: Layout, data: Path) -> None:
     ready["train_dataset"] = {key: value for key, value in ready["train_dataset"].items() if value is not None}
     for key in ("eval_dataset", "eval_dataset_task"):
         ready.pop(key, None)
-    ready["train_dataset_task"] = {"type": "CausalLanguageModelDataset", "dataset_config": copy.deepcopy(ready["train_dataset"])}
+    ready["train_dataset_task"] = {
+        "type": "CausalLanguageModelDataset",
+        "dataset_config": copy.deepcopy(ready["train_dataset"]),
+    }
 
 
 def samples_needed(layout: Layout) -> int:

@@ -48,7 +48,9 @@ class Children:
         for child in running:
             kill_group(child)
 
-    def run(self, command: Sequence[str], *, env: Mapping[str, str], folder: Path, log: Path, timeout_s: float) -> Ended:
+    def run(
+        self, command: Sequence[str], *, env: Mapping[str, str], folder: Path, log: Path, timeout_s: float
+    ) -> Ended:
         """Run `command` in `folder` with both its outputs in `log`; kill its whole group after `timeout_s`."""
         started = time.monotonic()
         with log.open("wb") as output, self._child(command, env, folder, output.fileno()) as child:

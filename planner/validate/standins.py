@@ -150,7 +150,16 @@ def _link(libraries: Path, name: str, source: Sequence[Path], *, core: bool = Tr
     """Link one shared library; all but the core one depend on the core, which holds the linked names."""
     compiler = "g++" if any(path.suffix == ".cc" for path in source) else "gcc"
     depends = ["-Wl,--no-as-needed", f"-L{libraries}", "-lge_runner", "-Wl,-rpath,$ORIGIN"] if core else []
-    command = [compiler, "-w", "-shared", "-fPIC", "-o", str(libraries / name), *map(str, source), f"-Wl,-soname,{name}"]
+    command = [
+        compiler,
+        "-w",
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(libraries / name),
+        *map(str, source),
+        f"-Wl,-soname,{name}",
+    ]
     subprocess.run([*command, *depends], check=True, capture_output=True, text=True)
 
 
