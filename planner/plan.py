@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import itertools
 import json
 import math
 import types
@@ -21,6 +20,7 @@ from typing import Any, Final
 from planner import __version__
 from planner.cost.strategies import Strategy
 from planner.errors import SpecError
+from planner.model import serial
 from planner.model.records import Model, Workload
 from planner.units import GIB
 
@@ -109,8 +109,7 @@ def dumps(plan: Plan) -> str:
     >>> loads(dumps(plan)) == plan
     True
     """
-    body = {"schema": SCHEMA, **_mapping(plan)}
-    body["model"]["layer_kinds"] = [[kind, len(list(run))] for kind, run in itertools.groupby(plan.model.layer_kinds)]
+    body = {"schema": SCHEMA, **_mapping(plan), "model": serial.to_dict(plan.model)}
     return _text(body) + "\n"
 
 
@@ -138,8 +137,6 @@ def loads(text: str, *, source: str = "plan") -> Plan:
             f"{SCHEMA}; make the plan again, or install the planner that wrote it ({body.get('planner', 'unknown')})."
         )
     fields = {key: value for key, value in body.items() if key != "schema"}
-    if isinstance(fields.get("model"), Mapping):
-        fields["model"] = _with_layer_kinds(fields["model"], source)
     try:
         return typing.cast(Plan, _record(Plan, fields, source))
     except SpecError as error:
@@ -204,20 +201,6 @@ def _prefixed(source: str, message: str) -> str:
     return message if message.startswith(f"{source}:") else f"{source}: {message}"
 
 
-def _with_layer_kinds(model: Mapping[str, Any], source: str) -> dict[str, Any]:
-    runs = model.get("layer_kinds")
-    if not isinstance(runs, list):
-        return dict(model)
-    kinds: list[str] = []
-    for run in runs:
-        if not (isinstance(run, list) and len(run) == 2 and isinstance(run[0], str) and _is_int(run[1]) and run[1] > 0):
-            raise SpecError(f'{source}: model.layer_kinds needs pairs like ["dense", 32]; given {run!r}.')
-        if run[1] > 100_000:
-            raise SpecError(f"{source}: model.layer_kinds repeats a layer {run[1]} times; at most 100000.")
-        kinds += [run[0]] * run[1]
-    return {**model, "layer_kinds": kinds}
-
-
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -271,6 +254,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, list):
             raise SpecError(f"{where} needs a list, found {value!r}.")
         return tuple(_value(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if hint is Model:
+        return serial.from_dict(value)
     if dataclasses.is_dataclass(hint):
         return _record(typing.cast(type[Any], hint), value, where)
     return _scalar(hint, value, where)
