@@ -17,7 +17,7 @@ Legend of suffixes: ``C`` candidates, ``V`` chunks, ``S`` stages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -126,32 +126,40 @@ def least_recompute(
 ) -> tuple[Strategies, BoolArray]:
     """Fewest fully recomputed layers per stage that fit, and whether every stage fits.
 
-    Memory falls linearly with each recomputed layer of one kind and chunk; where kinds or chunks differ, the slopes
-    bracket the answer and bisection closes the bracket.
+    ``recompute_selective_CS`` says how many of the other layers may recompute cheap operators; it comes back as the
+    fewest that still fit beside the fully recomputed ones.  Memory never rises with a recomputed layer beyond the
+    first, so both answers are found by bisection; rows that fit without or not at all are told apart first.
 
     Returns
     -------
     (Strategies, array of bool)
-        The table with ``recompute_full_CS`` filled (all layers where even that does not fit) and the mask of rows
-        whose every stage is within ``limit_bytes``.
+        The table with recompute filled in (all layers where even that does not fit) and the mask of rows whose every
+        stage is within ``limit_bytes``, a number or an array (C, 1).
     """
     parts = _parts(model, workload, table, rules or rules_for(workload))
-    selective, most = table.recompute_selective_CS, table.layers_CS
-    none = _peak_CS(parts, np.zeros_like(most), selective) <= limit_bytes
+    full, selective, most = np.zeros_like(table.layers_CS), table.recompute_selective_CS.copy(), table.layers_CS
+    none = _peak_CS(parts, full, selective) <= limit_bytes
     full = np.where(none, 0, most)
     fits = (none | (_peak_CS(parts, full, selective) <= limit_bytes) | ~table.stage_mask_CS).all(axis=1)
-    open_rows = np.flatnonzero(fits & ~none.all(axis=1))
-    limit = np.broadcast_to(limit_bytes, (len(table), 1))[open_rows]
-    full[open_rows] = _bisected(parts.take(open_rows), full[open_rows], selective[open_rows], limit)
-    return table.replace(recompute_full_CS=full), np.asarray(fits)
+    limit = np.broadcast_to(limit_bytes, (len(table), 1))
+    rows = np.flatnonzero(fits & ~none.all(axis=1))
+    spare = selective[rows]
+    full[rows] = _fewest(parts.take(rows), full[rows], limit[rows], lambda number: (number, spare))
+    selective = np.minimum(selective, most - full)
+    rows = np.flatnonzero(fits & selective.any(axis=1))
+    held = full[rows]
+    selective[rows] = _fewest(parts.take(rows), selective[rows], limit[rows], lambda number: (held, number))
+    return table.replace(recompute_full_CS=full, recompute_selective_CS=selective), np.asarray(fits)
 
 
-def _bisected(parts: _Parts, high: IntArray, selective: IntArray, limit: FloatArray) -> IntArray:
-    """Least recomputed layers up to ``high``, where ``high`` fits."""
+def _fewest(
+    parts: _Parts, high: IntArray, limit: FloatArray, settings: Callable[[IntArray], tuple[IntArray, IntArray]]
+) -> IntArray:
+    """Least number up to ``high``, which fits, whose (full, selective) recompute still fits."""
     low = np.zeros_like(high)
     while (low < high).any():
         middle = (low + high) // 2
-        good = _peak_CS(parts, middle, selective) <= limit
+        good = _peak_CS(parts, *settings(middle)) <= limit
         high = np.where(good, middle, high)
         low = np.where(good, low, np.minimum(middle + 1, high))
     return high

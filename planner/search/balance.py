@@ -7,34 +7,34 @@ recompute that fits is found anew.  Rows never get worse.  `planner.search.exact
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from planner.cost.memory import memory
-from planner.cost.step import step_time
+from planner.cost.step import StepTime, step_time
 from planner.cost.strategies import FloatArray, IntArray, Strategies
 from planner.search.legality import LAYER_RULES, apply_rules
+from planner.search.tables import concatenate
 
 if TYPE_CHECKING:
     from planner.search.suggest import Request
 
 #: Rounds of moves at most; each moves one layer of every row that still improves.
-ROUNDS = 12
+ROUNDS: Final = 10
+#: Stages that may receive the layer: those with least work.
+RECEIVERS: Final = 6
+#: Rows of up to so many stages are moved together; wider ones apart, so that padding stays small.
+NARROW: Final = 8
 
 
 def rebalance(request: Request, table: Strategies) -> Strategies:
     """Rows with layers moved from the pace-setting stage to others, and no more recompute than fits."""
-    groups = [np.flatnonzero(table.pp == pp) for pp in np.unique(table.pp)]
-    parts = [_rebalanced(request, _narrow(table.take(rows))) for rows in groups]
-    from planner.search.tables import concatenate
-
-    balanced = concatenate(parts)
-    back = np.argsort(np.concatenate(groups), kind="stable")
-    return balanced.take(back)
+    groups = [rows for rows in (np.flatnonzero(table.pp <= NARROW), np.flatnonzero(table.pp > NARROW)) if len(rows)]
+    balanced = concatenate([_rebalanced(request, _narrowed(table.take(rows))) for rows in groups])
+    return balanced.take(np.argsort(np.concatenate(groups), kind="stable"))
 
 
-def _narrow(table: Strategies) -> Strategies:
+def _narrowed(table: Strategies) -> Strategies:
     """The table without padding beyond its own widest row."""
     depth, width = int(table.vpp.max()), int(table.pp.max())
     return table.replace(
@@ -45,35 +45,32 @@ def _narrow(table: Strategies) -> Strategies:
 
 
 def _rebalanced(request: Request, table: Strategies) -> Strategies:
-    table = less_selective(request, table)
-    best_s, pace = _timed(request, table)
+    time = _timed(request, table)
+    best_s, stage_s, pace = time.step_s, time.stage_s_CS.copy(), time.pace_stage.copy()
     active = np.flatnonzero(table.pp > 1)
     for _ in range(ROUNDS):
-        if not len(active):
-            break
-        base, moved = neighbours(table, active, pace)
+        base, moved = neighbours(table, active, pace, stage_s)
         moved, kept = _legal_and_fitting(request, moved)
         base = base[kept]
         if not len(base):
             break
-        value, stage = _timed(request, moved)
+        time = _timed(request, moved)
+        value = time.step_s
         winner = _best_of(base, value, len(table))
-        better = winner[(winner >= 0)]
+        better = winner[winner >= 0]
         better = better[value[better] < best_s[base[better]]]
-        rows = base[better]
-        table = _placed(table, rows, moved.take(better))
-        best_s[rows], pace[rows] = value[better], stage[better]
-        active = rows
+        active = base[better]
+        table = _placed(table, active, moved.take(better))
+        best_s[active], pace[active], stage_s[active] = value[better], time.pace_stage[better], time.stage_s_CS[better]
     return table
 
 
-def _timed(request: Request, table: Strategies) -> tuple[FloatArray, IntArray]:
-    time = step_time(request.model, request.workload, request.cluster, request.calibration, table)
-    return time.step_s, time.pace_stage.copy()
+def _timed(request: Request, table: Strategies) -> StepTime:
+    return step_time(request.model, request.workload, request.cluster, request.calibration, table)
 
 
-def neighbours(table: Strategies, rows: IntArray, pace: IntArray) -> tuple[IntArray, Strategies]:
-    """All moves of one layer from each row's pace-setting stage to another of its stages.
+def neighbours(table: Strategies, rows: IntArray, pace: IntArray, stage_s: FloatArray) -> tuple[IntArray, Strategies]:
+    """Moves of one layer from each row's pace-setting stage to the stages with least work.
 
     The layer leaves the fullest chunk of the one stage and joins the emptiest chunk of the other.
 
@@ -83,7 +80,10 @@ def neighbours(table: Strategies, rows: IntArray, pace: IntArray) -> tuple[IntAr
         Row that each neighbour comes from, and the neighbours, recompute not yet chosen.
     """
     stage = np.arange(table.stages)[None, :]
-    from_row, target = np.nonzero((stage != pace[rows, None]) & (stage < table.pp[rows, None]))
+    open_to = (stage != pace[rows, None]) & (stage < table.pp[rows, None])
+    ranked = np.argsort(np.where(open_to, stage_s[rows], np.inf), axis=1, kind="stable")[:, :RECEIVERS]
+    from_row, place = np.nonzero(np.take_along_axis(open_to, ranked, axis=1))
+    target = ranked[from_row, place]
     base = rows[from_row]
     source = pace[base]
     moved = table.take(base)
@@ -108,25 +108,7 @@ def _legal_and_fitting(request: Request, moved: Strategies) -> tuple[Strategies,
     legal, _ = apply_rules(request.context, moved, LAYER_RULES)
     kept = np.flatnonzero(legal)
     table, fits = fitted(request, moved.take(kept))
-    return less_selective(request, table), kept[fits]
-
-
-def less_selective(request: Request, table: Strategies) -> Strategies:
-    """The fewest selectively recomputed layers of each stage that still fit, by bisection."""
-    high = table.recompute_selective_CS.copy()
-    if not high.any():
-        return table
-    low = np.zeros_like(high)
-    while (low < high).any():
-        middle = (low + high) // 2
-        good = _peaks(request, table.replace(recompute_selective_CS=middle)) <= request.limit
-        high = np.where(good, middle, high)
-        low = np.where(good, low, np.minimum(middle + 1, high))
-    return table.replace(recompute_selective_CS=high)
-
-
-def _peaks(request: Request, table: Strategies) -> FloatArray:
-    return memory(request.model, request.workload, table).peak_bytes_CS
+    return table, kept[fits]
 
 
 def _best_of(base: IntArray, value: FloatArray, count: int) -> IntArray:
@@ -146,4 +128,3 @@ def _placed(table: Strategies, rows: IntArray, new: Strategies) -> Strategies:
         column[rows] = getattr(new, name)
         columns[name] = column
     return table.replace(**columns)
-

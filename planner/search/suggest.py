@@ -37,7 +37,8 @@ OBJECTIVES: Final = ("time", "cards", "memory")
 
 #: Rows kept of each combination of degrees while scanning, and combinations that are balanced.
 KEPT_PER_SHAPE: Final = 4
-BALANCED_SHAPES: Final = 24
+BALANCED_SHAPES: Final = 16
+BALANCED_PER_SHAPE: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,9 +198,7 @@ def fitted(request: Request, table: Strategies) -> tuple[Strategies, BoolArray]:
     if not len(table):
         return table, np.zeros(0, bool)
     filled, fits = least_recompute(request.model, request.workload, table, request.limit)
-    kept = filled.take(fits)
-    spare = np.minimum(kept.recompute_selective_CS, kept.layers_CS - kept.recompute_full_CS)
-    return kept.replace(recompute_selective_CS=spare), fits
+    return filled.take(fits), fits
 
 
 def objective_of(request: Request, table: Strategies) -> FloatArray:
@@ -244,7 +243,7 @@ def _place_in_group(keys: IntArray, by_key: IntArray, value: FloatArray | None =
 def refine(request: Request, table: Strategies) -> Strategies:
     """Finalists with layers and recompute moved between stages; rows never get worse."""
     value = objective_of(request, table)
-    rows = best_per_shape(table, value, KEPT_PER_SHAPE)
+    rows = best_per_shape(table, value, BALANCED_PER_SHAPE)
     keys = degree_keys(table)[rows]
     _, first = np.unique(keys, return_index=True)
     leading = np.isin(keys, keys[np.sort(first)[:BALANCED_SHAPES]])
@@ -262,8 +261,7 @@ def flattened(request: Request, table: Strategies) -> Strategies:
     """Least recompute that still reaches each row's own lowest peak."""
     lowest = objective_of(request, table)
     filled, _ = least_recompute(request.model, request.workload, table, lowest[:, None])  # type: ignore[arg-type]
-    spare = np.minimum(filled.recompute_selective_CS, filled.layers_CS - filled.recompute_full_CS)
-    return filled.replace(recompute_selective_CS=spare)
+    return filled
 
 
 def _distinct(request: Request, table: Strategies) -> Strategies:
