@@ -64,9 +64,7 @@ def mesh(op: Op, size_bytes: ArrayLike, ranks: ArrayLike, hop: Hop) -> FloatArra
     step = hop.alpha + n / p * hop.beta
     if op in ("allreduce", "broadcast"):
         step = 2 * step
-    if op in ("allreduce", "reducescatter"):
-        step = step + (p - 1) / p * n * hop.gamma
-    return _of_many(many, step)
+    return _of_many(many, step if op in ("allgather", "broadcast", "alltoall") else _reduced(step, n, p, hop))
 
 
 def mesh_one_shot(size_bytes: ArrayLike, ranks: ArrayLike, hop: Hop) -> FloatArray:
@@ -174,9 +172,17 @@ def _stepped(op: Op, steps: FloatArray | IntArray, n: FloatArray, p: FloatArray,
     """``steps`` steps that move (p-1)/p of the bytes; twice for an all-reduce."""
     moved = (p - 1) / p * n
     gather: FloatArray = steps * hop.alpha + moved * hop.beta
-    if op == "allreduce":
-        return 2 * gather + moved * hop.gamma
-    return gather + moved * hop.gamma if op == "reducescatter" else gather
+    if op == "allgather":
+        return gather
+    return _reduced(2 * gather if op == "allreduce" else gather, n, p, hop)
+
+
+def _reduced(time_s: FloatArray, n: FloatArray, p: FloatArray, hop: Hop) -> FloatArray:
+    """Time with the local reduction of (p-1)/p of the bytes, if the hop has any."""
+    if isinstance(hop.gamma, float) and hop.gamma == 0.0:
+        return time_s
+    reduced: FloatArray = time_s + (p - 1) / p * n * hop.gamma
+    return reduced
 
 
 def _folded(op: Op, n: FloatArray, p: FloatArray, hop: Hop) -> FloatArray:

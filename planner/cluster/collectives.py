@@ -30,7 +30,7 @@ def collective_s(
     size_bytes: ArrayLike,
     group: Group,
     hardware: Hardware,
-    constants: Mapping[str, float] | None = None,
+    constants: Mapping[str, float] | Rates | None = None,
     mode: Mode = "single",
 ) -> FloatArray:
     """Time of one collective [s]; arrays broadcast; 0 for a group of one.
@@ -43,8 +43,9 @@ def collective_s(
     group : Group
         Where the groups lie; ``planner.cluster.placement``.
     hardware : Hardware
-    constants : mapping of str to float, optional
-        Keys of `planner.cluster.rates` that replace its defaults; other keys are ignored.
+    constants : mapping of str to float or Rates, optional
+        Keys of `planner.cluster.rates` that replace its defaults (other keys are ignored), or rates made once for many
+        calls with ``Rates.of``.
     mode : {"single", "graph"}
         HCCL called operator by operator (MindSpore's default, jit level O0 and O1), or as a whole graph (O2).
 
@@ -74,7 +75,7 @@ def chosen(
     size_bytes: ArrayLike,
     group: Group,
     hardware: Hardware,
-    constants: Mapping[str, float] | None = None,
+    constants: Mapping[str, float] | Rates | None = None,
     mode: Mode = "single",
 ) -> NDArray[np.str_]:
     """Name of the algorithm that `collective_s` costs, for each row ("" for a group of one)."""
@@ -93,7 +94,7 @@ def by_algorithm(
     size_bytes: ArrayLike,
     group: Group,
     hardware: Hardware,
-    constants: Mapping[str, float] | None = None,
+    constants: Mapping[str, float] | Rates | None = None,
     mode: Mode = "single",
 ) -> dict[str, FloatArray]:
     """Time under each algorithm that could carry the operation [s], chosen by the library or not.
@@ -152,7 +153,7 @@ class LinkRates:
 
 
 def links(
-    hardware: Hardware, group: Group, constants: Mapping[str, float] | None = None, op: str = "allgather"
+    hardware: Hardware, group: Group, constants: Mapping[str, float] | Rates | None = None, op: str = "allgather"
 ) -> LinkRates:
     """Bandwidths that a group has for an operation.
 
@@ -162,7 +163,7 @@ def links(
     >>> rates.links.tolist(), (rates.inside_bytes_per_s / 1e9).round(1).tolist()
     ([0, 1, 3, 7, 7], [0.0, 18.2, 54.6, 127.4, 127.4])
     """
-    rates, kind = Rates.of(hardware, constants), _legal(op)
+    rates, kind = _rates(hardware, constants), _legal(op)
     near = group.domain > 1
     meshed = hardware.node.kind == "mesh"
     in_quad = (hardware.node.kind == "quads") & (group.quad == group.inner)
@@ -181,13 +182,17 @@ def _options(
     size_bytes: ArrayLike,
     group: Group,
     hardware: Hardware,
-    constants: Mapping[str, float] | None,
+    constants: Mapping[str, float] | Rates | None,
     mode: Mode,
 ) -> tuple[FloatArray, Rates, list[Option]]:
-    kind, rates, size = _legal(op), Rates.of(hardware, constants), np.asarray(size_bytes, np.float64)
+    kind, rates, size = _legal(op), _rates(hardware, constants), np.asarray(size_bytes, np.float64)
     if rates.wiring == "gpu":
         return size, rates, nccl.options(kind, size, group, rates)
     return size, rates, hccl.options(kind, size, group, rates, mode)
+
+
+def _rates(hardware: Hardware, constants: Mapping[str, float] | Rates | None) -> Rates:
+    return constants if isinstance(constants, Rates) else Rates.of(hardware, constants)
 
 
 def _name(choice: Option, group: Group, rates: Rates, mode: Mode) -> NDArray[np.str_]:

@@ -37,7 +37,7 @@ def hardware(name_or_path: str | Path = DEFAULT_HARDWARE) -> Hardware:
     ----------
     name_or_path : str or Path
         A name or alias in any spelling (``910B3``, ``atlas-800t-a2``, ``A3``), or a path: anything that ends in
-        ``.yaml`` or ``.yml`` or holds a path separator.
+        ``.yaml`` or ``.yml``, or holds a path separator and is no alias.
 
     Raises
     ------
@@ -50,8 +50,8 @@ def hardware(name_or_path: str | Path = DEFAULT_HARDWARE) -> Hardware:
     ('910B3', 16)
     """
     text = str(name_or_path)
-    if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
-        return hardware_from(_read(Path(text), ProfileError, "hardware profile"), text)
+    if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")):
+        return _own(text)
     stem = _plain(text)
     for path in _files("hardware_profiles"):
         if _plain(path.stem) == stem:
@@ -59,6 +59,8 @@ def hardware(name_or_path: str | Path = DEFAULT_HARDWARE) -> Hardware:
     for path in _files("hardware_profiles"):
         if stem in map(_plain, _names(path)):
             return _shipped(path)
+    if "/" in text or "\\" in text:
+        return _own(text)
     raise ProfileError(_unknown(text))
 
 
@@ -138,6 +140,10 @@ def data_directory(name: str) -> Path:
 
 def _files(folder: str) -> tuple[Path, ...]:
     return tuple(sorted(data_directory(folder).glob("*.yaml"), key=lambda path: path.stem))
+
+
+def _own(path: str) -> Hardware:
+    return hardware_from(_read(Path(path), ProfileError, "hardware profile"), path)
 
 
 @lru_cache(maxsize=64)

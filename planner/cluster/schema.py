@@ -115,7 +115,7 @@ class _Reader:
         entry = self.mapping(self.need(section, key, path, form), path, _FACT)
         value = self.number(entry, "value", f"{path}.value")
         unit = self.need(entry, "unit", f"{path}.unit", f"unit: one of {', '.join(units)}")
-        if unit not in units:
+        if unit not in tuple(units):
             hint = " (GB is ambiguous for memory)" if quantity == "size" and unit in ("GB", "MB", "TB") else ""
             self.fail(f"'{path}.unit' is {_shown(unit)}{hint}; legal for a {quantity}: {', '.join(units)}.")
         kind = self.one_of(entry, "kind", f"{path}.kind", KINDS)
@@ -187,7 +187,7 @@ def calibration_from(data: Any, file: str) -> tuple[Calibration, tuple[str, ...]
         name=reader.text(top, "name"),
         device=devices[0],
         framework=frameworks[0],
-        generation=str(reader.need(top, "generation", "generation", "generation: text")),
+        generation=reader.text(top, "generation"),
         date=str(reader.need(top, "date", "date", "date: YYYY-MM-DD")),
         constants={str(key): _constant(reader, value, f"constants.{key}") for key, value in entries.items()},
         residual_log_p10=low,
@@ -274,7 +274,7 @@ def _texts(reader: _Reader, value: Any, key: str) -> tuple[str, ...]:
 
 
 def _nearest(word: str, legal: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(legal), 1, 0.5)
+    close = difflib.get_close_matches(word, list(legal), 1, 0.6)
     return f", did you mean '{close[0]}'?" if close else ""
 
 
