@@ -49,6 +49,10 @@ _LATENT: Final = {
     "glm-5": (2048, 512, 192, 64, 256),
 }
 
+#: Expert width, shared-expert width and leading dense layers of families whose rows leave them out (their config.json;
+#: published runs on a few layers keep one dense layer).
+_EXPERTS: Final = {"deepseek-v2": (1536, 3072, 1), "deepseekv2": (1536, 3072, 1), "deepseekv3": (2048, 2048, 1)}
+
 #: Shapes of rows that only name the model (config.json or the paper of that name).
 _NAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "glm-5.1": {
@@ -245,6 +249,10 @@ def _model(cell: dict[str, int], row: dict[str, str], missing: list[str]) -> Mod
         missing.extend(needed)
         return None
     layers, experts = cell["layers"], cell.get("experts", 0)
+    if experts and not cell.get("moe_ffn"):
+        known = next((v for k, v in _EXPERTS.items() if k in row["model"].lower().replace("_", "-")), None)
+        if known is not None:
+            cell |= dict(zip(("moe_ffn", "shared_expert_ffn", "dense_layers"), known, strict=True))
     dense = layers
     if experts:
         dense = max(0, cell.get("dense_layers", cell.get("first_dense_layers", 0)))
