@@ -1,18 +1,22 @@
 """Which layers a stage holds, which of them are recomputed, and how many micro-batches are in flight.
 
-Legend of suffixes: ``C`` candidates, ``V`` chunks, ``S`` stages, ``U`` distinct rows, ``N`` numbers of layers from 0.
+Legend of suffixes: ``C`` candidates, ``V`` chunks, ``S`` stages, ``U`` distinct rows, ``N`` places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.cost.strategies import SCHEDULES, FloatArray, IntArray, Strategies
 from planner.model.operators import layer_kind_prefix
 from planner.model.records import LayerKind, Model
+
+_Number = TypeVar("_Number", np.int64, np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -21,28 +25,29 @@ class StageLayers:
 
     Within a chunk the first layers are the recomputed ones, and dense layers come before MoE layers (as in every
     published model), so the number of recomputed layers fixes how many of each kind they are.  Rows that agree in
-    layers, pp, vpp, schedule and micro-batches share one entry U of the tables; n runs from 0 to the most
-    layers of a stage, so everything a search asks for is looked up.
+    layers, pp, vpp, schedule and micro-batches share one entry U; each of its stages has a place N for every number of
+    layers from 0 to its own, so everything a search asks for is looked up.
 
     Attributes
     ----------
     entry : array, shape (C,)
         Entry of each row.
+    layers_US, start_US : array
+        Layers of each stage, and its place for 0 layers.
     count_US : mapping of kind to array
         Layers of the kind in each stage.
-    first_UNS : mapping of kind to array
-        Layers of the kind among the first n of the stage.
-    kept_UNS : mapping of kind to array
+    first_N : mapping of kind to array
+        Layers of the kind among the first ones of the stage.
+    kept_N : mapping of kind to array
         The same, each layer counted once for every micro-batch of its chunk in flight.
-    in_flight_US : array
-        Micro-batches in flight, mean over the layers of a stage.
     """
 
     entry: IntArray
+    layers_US: IntArray
+    start_US: IntArray
     count_US: Mapping[LayerKind, IntArray]
-    first_UNS: Mapping[LayerKind, IntArray]
-    kept_UNS: Mapping[LayerKind, FloatArray]
-    in_flight_US: FloatArray
+    first_N: Mapping[LayerKind, IntArray]
+    kept_N: Mapping[LayerKind, FloatArray]
 
     def count(self, kind: LayerKind) -> IntArray:
         """Layers of ``kind`` in each stage, shape (C, S)."""
@@ -51,27 +56,31 @@ class StageLayers:
     @property
     def in_flight_CS(self) -> FloatArray:
         """Micro-batches in flight, mean over the layers of a stage, shape (C, S)."""
-        return np.take(self.in_flight_US, self.entry, axis=0)
+        whole = self.start_US + self.layers_US
+        total = np.zeros(whole.shape)
+        for kept in self.kept_N.values():
+            total = total + kept[whole]
+        mean = np.divide(total, self.layers_US, out=np.zeros_like(total), where=self.layers_US > 0)
+        return np.take(mean, self.entry, axis=0)
 
     def take(self, rows: IntArray) -> StageLayers:
         """The same for some rows of the table."""
         return replace(self, entry=self.entry[rows])
 
     def places(self, layers_CS: IntArray) -> IntArray:
-        """Where the tables hold the first so many layers of each stage; for `of_kind` and `kept`."""
-        numbers, stages = self.first_UNS[next(iter(self.first_UNS))].shape[1:]
-        inside = np.minimum(layers_CS, numbers - 1)
-        places: IntArray = (self.entry[:, None] * numbers + inside) * stages + np.arange(stages)[None, :]
+        """Places of the first so many layers of each stage, for `of_kind` and `kept`."""
+        inside = np.minimum(layers_CS, np.take(self.layers_US, self.entry, axis=0))
+        places: IntArray = np.take(self.start_US, self.entry, axis=0) + inside
         return places
 
     def of_kind(self, kind: LayerKind, places: IntArray) -> IntArray:
         """Layers of ``kind`` among the first ones, shape (C, S)."""
-        found: IntArray = np.take(self.first_UNS[kind].ravel(), places)
+        found: IntArray = np.take(self.first_N[kind], places)
         return found
 
     def kept(self, kind: LayerKind, places: IntArray) -> FloatArray:
         """Layers of ``kind`` among the first ones times their micro-batches in flight, shape (C, S)."""
-        found: FloatArray = np.take(self.kept_UNS[kind].ravel(), places)
+        found: FloatArray = np.take(self.kept_N[kind], places)
         return found
 
 
@@ -79,33 +88,36 @@ def stage_layers(model: Model, table: Strategies) -> StageLayers:
     """Layers of each chunk and stage by kind, counted along the model's order."""
     rows, entry = _structures(table)
     table = table.take(rows)
-    by_kind = _by_kind(model, table)
-    flight = in_flight_CVS(table)
-    most = int(table.layers_CS.max(initial=0))
-    first_VUNS = _dealt(table.layers_CVS, np.arange(most + 1))
-    first: dict[LayerKind, IntArray] = {}
-    kept: dict[LayerKind, FloatArray] = {}
-    before = np.zeros_like(table.layers_CVS)
-    for kind in model.kinds:  # dense before MoE
-        count, total, weighted = by_kind[kind], None, None
-        for v, dealt in enumerate(first_VUNS):
-            some = np.clip(dealt - before[:, v, None], 0, count[:, v, None])
-            total = some if total is None else total + some
-            heavy = some * flight[:, v, None]
-            weighted = heavy if weighted is None else weighted + heavy
-        assert total is not None
-        assert weighted is not None
-        first[kind], kept[kind] = total, weighted
-        before = before + count
-    mean = sum(kept[kind][:, -1] for kind in model.kinds)
-    layers = table.layers_CS
+    layers_US = table.layers_CS
+    size = (layers_US + 1).ravel()
+    start = np.cumsum(size) - size
+    stage_N = np.repeat(np.arange(len(size)), size)
+    first_VN = _dealt(_by_stage(table.layers_CVS)[:, stage_N], np.arange(len(stage_N)) - start[stage_N])
+    flight_VN = _by_stage(in_flight_CVS(table))[:, stage_N]
+    before = np.zeros_like(first_VN)
+    count_US: dict[LayerKind, IntArray] = {}
+    first_N: dict[LayerKind, IntArray] = {}
+    kept_N: dict[LayerKind, FloatArray] = {}
+    for kind, count in _by_kind(model, table).items():  # dense before MoE
+        count_VN = _by_stage(count)[:, stage_N]
+        some = np.clip(first_VN - before, 0, count_VN)
+        count_US[kind] = np.asarray(count.sum(axis=1))
+        first_N[kind] = np.asarray(some.sum(axis=0))
+        kept_N[kind] = np.asarray((some * flight_VN).sum(axis=0))  # whole numbers: exact in any order
+        before = before + count_VN
     return StageLayers(
         entry=entry,
-        count_US={kind: np.asarray(count.sum(axis=1)) for kind, count in by_kind.items()},
-        first_UNS=first,
-        kept_UNS=kept,
-        in_flight_US=np.divide(mean, layers, out=np.zeros(layers.shape), where=layers > 0),
+        layers_US=layers_US,
+        start_US=start.reshape(layers_US.shape),
+        count_US=count_US,
+        first_N=first_N,
+        kept_N=kept_N,
     )
+
+
+def _by_stage(values_UVS: NDArray[_Number]) -> NDArray[_Number]:
+    """Chunks first, entries and stages in one axis."""
+    return np.moveaxis(values_UVS, 1, 0).reshape(values_UVS.shape[1], -1)
 
 
 def _structures(table: Strategies) -> tuple[IntArray, IntArray]:
@@ -136,22 +148,18 @@ def _mixers(count: int, start: int = 1) -> IntArray:
     return np.array(factors, np.uint64).astype(np.int64)
 
 
-def _dealt(layers_CVS: IntArray, numbers: IntArray) -> list[IntArray]:
-    """The first n layers of a stage dealt to its chunks one by one from the first chunk: V arrays (C, N, S).
+def _dealt(room_VN: IntArray, number_N: IntArray) -> IntArray:
+    """A number of layers dealt to the chunks of a stage one by one from the first, shape (V, N).
 
     What a full chunk cannot take goes to the next chunk with room.
     """
-    room = [layers_CVS[:, v, None, :] for v in range(layers_CVS.shape[1])]
-    number = np.minimum(numbers[None, :, None], layers_CVS.sum(axis=1)[:, None, :])
-    used = np.maximum((layers_CVS > 0).sum(axis=1), 1)[:, None, :]
-    out: list[IntArray] = []
-    left = number
-    for v, most in enumerate(room):
-        out.append(np.clip((number + used - 1 - v) // used, 0, most))
-        left = left - out[-1]
-    for v, most in enumerate(room):
-        more = np.clip(left, 0, most - out[v])
-        out[v] = out[v] + more
+    used = np.maximum((room_VN > 0).sum(axis=0), 1)
+    chunk = np.arange(len(room_VN))[:, None]
+    out: IntArray = np.minimum(np.maximum((number_N + used - 1 - chunk) // used, 0), room_VN)
+    left = number_N - out.sum(axis=0)
+    for v in range(len(room_VN)):
+        more = np.minimum(left, room_VN[v] - out[v])
+        out[v] += more
         left = left - more
     return out
 
