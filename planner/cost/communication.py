@@ -162,10 +162,16 @@ def ep_traffic(
 
 
 def pp_transfer_s(
-    model: Model, share: Shares, groups: Groups, cluster: Cluster, constants: Constants, table: Strategies
-) -> FloatArray:
-    """One direction of a micro-batch's boundary crossings at one stage, all chunks [s]; 0 without pipeline."""
-    size = ACTIVATION_BYTES * share.tokens * model.hidden / share.sp
+    model: Model, workload: Workload, share: Shares, groups: Groups, cluster: Cluster, constants: Constants,
+    table: Strategies,
+) -> FloatArray:  # fmt: skip
+    """One direction of a micro-batch's boundary crossings at one stage, all chunks [s]; 0 without pipeline.
+
+    Activations are split over tp with sequence parallelism, and by the Megatron family always (each TP rank sends its
+    part and the receivers gather; arXiv 2104.04473, section 4.1).
+    """
+    split_anyway = workload.framework in {"megatron", "mindspeed"}
+    size = ACTIVATION_BYTES * share.tokens * model.hidden / (share.tp if split_anyway else share.sp)
     return table.vpp * collective_s("sendrecv", size, groups.pp, cluster, constants)
 
 

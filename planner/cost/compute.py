@@ -248,12 +248,11 @@ def expert_matmul_s(
     Each rank works on ``tokens x topk / tp`` rows-by-full-width equivalents.  The rate is the dense one times
     ``expert_efficiency / (1 + expert_width0 / narrow side)``; unequal routing stretches it by ``expert_imbalance``.
     """
-    moe = model.moe
-    experts = float(moe.experts) if moe is not None else 1.0
+    experts, width = (float(model.moe.experts), float(model.moe.expert_ffn)) if model.moe is not None else (1.0, 1.0)
     local = experts / share.ep
     rows = share.tokens * factor * share.ep * share.etp / (share.tp * experts)
-    narrow = np.minimum(k, n) / share.etp
-    slow = (1.0 + constants["expert_width0"] / np.minimum(narrow, max(k, n))) / constants["expert_efficiency"]
+    narrow = np.minimum(float(model.hidden), width / share.etp)
+    slow = (1.0 + constants["expert_width0"] / narrow) / constants["expert_efficiency"]
     stretch = 1.0 if run.balanced_experts else constants["expert_imbalance"]
     work = 2.0 * rows * local * k * n / share.etp * slow * stretch / rate.matmul_flop_per_s
     traffic = 2.0 * local * (k * n / share.etp + rows * (k + n)) / rate.hbm_bytes_per_s

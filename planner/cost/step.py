@@ -214,7 +214,7 @@ def evaluate_constants(
     staged = stage_layers(model, table)
     counts = {kind: _counts(staged, kind, table) for kind in model.kinds}
     tail = _tail(model, workload, share, rate, layers, constants, table, run)
-    transfer = communication.pp_transfer_s(model, share, groups, cluster, constants, table)
+    transfer = communication.pp_transfer_s(model, workload, share, groups, cluster, constants, table)
     passing = transfer * constants["pp_exposed"]
     forward_CS, backward_CS, weights_CS = _stage_times(layers, counts, tail, passing, table)
     pipeline = pipeline_time(table, forward_CS, backward_CS, weights_CS)
