@@ -24,10 +24,13 @@ class Section:
     def __init__(self, document: Document, *path: str) -> None:
         self.document, self.path = document, path
         node: Any = document.root
-        for key in path:
-            node = node.get(key) if isinstance(node, Mapping) else None
-        if node is not None and not isinstance(node, Mapping):
-            raise SpecError(f"{self.where()}: expected a section with keys, found {node!r}.")
+        for depth, key in enumerate(path, 1):
+            node = node.get(key)
+            if node is None:
+                break
+            if not isinstance(node, Mapping):
+                where = f"{document.source}, line {document.line(*path[:depth])}: {'.'.join(path[:depth])}"
+                raise SpecError(f"{where}: expected a section with keys, found {node!r}.")
         self.values: dict[str, Any] = dict(node or {})
         self.read: set[str] = set()
 
