@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.rows import distinct
 from planner.cost.strategies import SCHEDULES, FloatArray, IntArray, Strategies
 from planner.model.operators import layer_kind_prefix
 from planner.model.records import LayerKind, Model
@@ -128,8 +129,7 @@ def _structures(table: Strategies) -> tuple[IntArray, IntArray]:
     key = flat @ _mixers(depth * width)
     for column, factor in zip(columns, _mixers(4, start=977), strict=True):
         key = key + column * factor
-    _, rows, entry = np.unique(key, return_index=True, return_inverse=True)
-    entry = entry.reshape(len(table))  # NumPy 2.0 keeps an axis
+    rows, entry = distinct(key)
     like = rows[entry]
     same = all(np.array_equal(column[like], column) for column in columns) and np.array_equal(flat[like], flat)
     if not same:  # two different rows with one key: give every row its own entry

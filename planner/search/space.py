@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.rows import distinct
 from planner.cost.strategies import CP_ALGORITHMS, SCHEDULES, IntArray, Strategies
 from planner.errors import SpecError
 from planner.search.layouts import layouts
@@ -83,7 +84,7 @@ def batches(context: Context, pins: Pins | None = None, rows: int = 32_768, cell
     pins = pins or {}
     check_pins(pins)
     grid = _degrees(context, pins)
-    for pp in np.unique(grid["pp"]):
+    for pp in _values(grid["pp"]):
         group = _grow(context, pins, {name: column[grid["pp"] == pp] for name, column in grid.items()})
         yield from _with_layouts(context, group, rows, cells)
 
@@ -92,7 +93,7 @@ def bare_rows(context: Context, pins: Pins | None = None) -> Iterator[Strategies
     """Every candidate before any rule, without layers; one table for each pp."""
     pins = pins or {}
     grid = _degrees(context, pins)
-    for pp in np.unique(grid["pp"]):
+    for pp in _values(grid["pp"]):
         group = _grow(context, pins, {name: column[grid["pp"] == pp] for name, column in grid.items()})
         if len(group["pp"]):
             yield _table(group, np.zeros((len(group["pp"]), int(group["vpp"].max()), int(pp)), np.int64))
@@ -135,6 +136,11 @@ def _degrees(context: Context, pins: Pins) -> Columns:
     return {"dp": dp[keep], "tp": tp[keep], "pp": pp[keep], "cp": cp[keep]}
 
 
+def _values(column: IntArray) -> list[int]:
+    """Distinct values in rising order."""
+    return sorted(set(column.tolist()))
+
+
 def _cross(columns: Columns, other: Columns) -> Columns:
     """Every row of one set of columns with every row of another."""
     n, k = (len(next(iter(part.values()))) for part in (columns, other))
@@ -168,7 +174,7 @@ def _each(columns: Columns, by: str, choices: object) -> Columns:
     """Cross the rows of each value of one column with the choices for that value."""
     assert callable(choices)
     parts = []
-    for value in np.unique(columns[by]):
+    for value in _values(columns[by]):
         rows = columns[by] == value
         parts.append(_cross({name: column[rows] for name, column in columns.items()}, choices(int(value))))
     if not parts:
@@ -276,8 +282,8 @@ def _with_layouts(context: Context, columns: Columns, rows: int, cells: int) -> 
 
 def _pairs(schedule: IntArray, vpp: IntArray) -> tuple[IntArray, IntArray]:
     """Distinct (schedule, vpp), and which of them each row has."""
-    pairs, which = np.unique(np.stack([schedule, vpp], axis=1), axis=0, return_inverse=True)
-    return pairs, which.ravel()
+    rows, which = distinct(schedule * (1 << 20) + vpp)
+    return np.stack([schedule[rows], vpp[rows]], axis=1), which
 
 
 def _layouts_of(context: Context, pp: int, vpp: int, schedule: int) -> IntArray:

@@ -18,6 +18,7 @@ import numpy as np
 from planner.cluster.records import Calibration, Cluster
 from planner.cost.estimate import Estimates, evaluate
 from planner.cost.memory import least_recompute, memory
+from planner.cost.rows import distinct
 from planner.cost.step import step_time
 from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
 from planner.errors import InfeasibleError, SpecError
@@ -37,6 +38,8 @@ OBJECTIVES: Final = ("time", "cards", "memory")
 
 #: Rows kept of each combination of degrees while scanning, and combinations that are balanced.
 KEPT_PER_SHAPE: Final = 4
+#: Broken rules that a refusal spells out; the others are named.
+NAMED_RULES: Final = 2
 BALANCED_SHAPES: Final = 16
 BALANCED_PER_SHAPE: Final = 2
 
@@ -245,8 +248,8 @@ def refine(request: Request, table: Strategies) -> Strategies:
     value = objective_of(request, table)
     rows = best_per_shape(table, value, BALANCED_PER_SHAPE)
     keys = degree_keys(table)[rows]
-    _, first = np.unique(keys, return_index=True)
-    leading = np.isin(keys, keys[np.sort(first)[:BALANCED_SHAPES]])
+    first, place = distinct(keys)
+    leading = np.argsort(np.argsort(first))[place] < BALANCED_SHAPES
     head, tail = table.take(rows[leading]), table.take(rows[~leading])
     if request.objective == "memory":
         return concatenate([flattened(request, head), tail])
@@ -308,8 +311,13 @@ def _refuse(request: Request, scan: _Scan) -> NoReturn:
     from planner.search.explain import describe, nearest_violations
 
     if not scan.removed.get("memory", 0):
-        messages = "\n".join(violation.message for violation in nearest_violations(request))
-        raise SpecError(f"no legal strategy on {request.cluster.devices} devices. The nearest one breaks:\n{messages}")
+        broken = nearest_violations(request)
+        messages = " ".join(violation.message for violation in broken[:NAMED_RULES])
+        more = ", ".join(violation.code for violation in broken[NAMED_RULES:])
+        raise SpecError(
+            f"no legal strategy on {request.cluster.devices} devices. The nearest one breaks {messages}"
+            + (f" It also breaks the rules {more}." if more else "")
+        )
     hardware = request.cluster.hardware.name
     table, peaks = lightest_rows(request)
     best = int(order(table, peaks)[0])
