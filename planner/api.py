@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from planner import plan as plans
 from planner.cluster import load as clusters
 from planner.cluster.records import Calibration, Cluster, Hardware
 from planner.cost.estimate import Estimate, evaluate
@@ -27,13 +26,13 @@ from planner.plan import Plan
 from planner.search.layouts import layouts
 from planner.search.legality import require_legal
 from planner.search.suggest import Request, Result, search
-from planner.units import GIB, KIB, parse_bytes, parse_count
+from planner.units import KIB, format_bytes, parse_bytes, parse_count
 
 #: Sequence length where none is given: what public 7B to 70B runs on Ascend train with.
 DEFAULT_SEQ: Final = 4096
 #: Tokens of one step where no global batch is given: Llama 2's 4 Mi (arXiv 2307.09288, table 1).
 DEFAULT_STEP_TOKENS: Final = 4 * KIB * KIB
-#: Limit near a thousand cards and above for 64 GB devices: 54 GB instead of 58 (MindFormers documentation).
+#: Frameworks whose memory layout and speed are modelled.
 FRAMEWORKS: Final = ("mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron")
 #: Frameworks that keep 16-bit parameters beside float32 master copies.
 _MASTER_COPY: Final = ("mindspeed", "megatron")
@@ -225,50 +224,33 @@ def request_for(
     return Request(model=shape, workload=workload, cluster=cluster, calibration=constants, limit_bytes=limit)
 
 
-def request_of_plan(
-    plan: Plan, hardware: Hardware | str | Path | None = None, max_memory: int | str | None = None
-) -> Request:
-    """The request a plan answers, on its own hardware or another of as many devices."""
-    profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware or plan.hardware)
-    limit = plan.memory_limit_bytes if hardware is None else None
-    if max_memory is not None:
-        limit = _limit(max_memory, profile)
-    return Request(
-        model=plan.model,
-        workload=plan.workload,
-        cluster=Cluster(hardware=profile, devices=plan.devices),
-        calibration=clusters.calibration(profile, plan.workload.framework),
-        limit_bytes=limit,
-    )
-
-
 def read(
     path: str | Path, hardware: Hardware | str | Path | None = None, max_memory: int | str | None = None
 ) -> tuple[Request, Strategy, tuple[str, ...]]:
     """Request, strategy and unread keys of a plan.json, a folder that holds one, or a MindFormers YAML.
+
+    The limit is the file's own, except for a plan put on other hardware, which gets that hardware's usable memory.
 
     Raises
     ------
     SpecError
         The file is missing, damaged or of no known kind.
     """
-    file = Path(path)
-    if file.is_dir():
-        file = file / "plan.json"
-    if file.suffix.lower() not in (".yaml", ".yml"):
-        plan = plans.load(file)
-        return request_of_plan(plan, hardware, max_memory), plan.strategy, ()
-    from planner.emit.read import read as read_yaml
+    from planner.emit.read import read as read_file
 
-    found = read_yaml(file)
-    profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware or clusters.DEFAULT_HARDWARE)
-    limit = found.memory_limit_bytes if max_memory is None else _limit(max_memory, profile)
+    found = read_file(path)
+    name = hardware or found.hardware or clusters.DEFAULT_HARDWARE
+    profile = name if isinstance(name, Hardware) else clusters.hardware(name)
+    moved = found.dialect == "plan" and hardware is not None
+    limit = None if moved else found.memory_limit_bytes
+    if max_memory is not None:
+        limit = _limit(max_memory, profile)
     request = Request(
         model=found.model,
         workload=found.workload,
         cluster=Cluster(hardware=profile, devices=found.strategy.devices),
         calibration=clusters.calibration(profile, found.workload.framework),
-        limit_bytes=limit,
+        limit_bytes=limit or None,
     )
     return request, found.strategy, tuple(found.unread)
 
@@ -476,8 +458,8 @@ def _limit(max_memory: int | str, profile: Hardware) -> int:
     size = profile.device.hbm_bytes
     if not 0 < limit <= size:
         raise SpecError(
-            f"memory limit {max_memory} is more than a {profile.name} holds ({size / GIB:.0f} GB); "
-            f"legal: up to {size / GIB:.0f}GB, {profile.device.usable_bytes / GIB:.0f}GB is its usable default."
+            f"memory limit {format_bytes(limit)} is more than one {profile.name} has; legal: up to "
+            f"{format_bytes(size)} ({format_bytes(profile.device.usable_bytes)} when not given)."
         )
     return limit
 

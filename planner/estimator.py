@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 
 from planner import api
-from planner import plan as plans
 from planner.cluster.records import Hardware
 from planner.cost.memory import memory
 from planner.cost.strategies import Strategies, Strategy
@@ -111,9 +110,14 @@ class MemoryEstimator:
     ) -> MemoryEstimator:
         """Estimator of a plan, a plan.json or the folder that holds it."""
         if not isinstance(plan, Plan):
-            path = Path(plan)
-            plan = plans.load(path / "plan.json" if path.is_dir() else path)
-        return cls(request=api.request_of_plan(plan, hardware, max_memory), strategy=plan.strategy)
+            request, strategy, unread = api.read(plan, hardware, max_memory)
+            return cls(request=request, strategy=strategy, unread=unread)
+        profile = hardware or plan.hardware
+        limit = max_memory if max_memory is not None or hardware is not None else plan.memory_limit_bytes
+        request = api.request_for(
+            plan.model, plan.devices, profile, framework=plan.workload.framework, max_memory=limit
+        )
+        return cls(request=replace(request, workload=plan.workload), strategy=plan.strategy)
 
     @classmethod
     def from_strategy(

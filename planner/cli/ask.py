@@ -34,7 +34,7 @@ def model_from(options: ModelOptions) -> Model:
     if not given:
         return load.from_sizes(**sizes)  # type: ignore[arg-type]
     if options.params is not None:
-        base = load.closest(parse.count(options.params, "--params", parse.MOST_PARAMETERS))
+        base = load.closest(parse.parameters(options.params))
     elif options.model is not None:
         base = load.find(options.model)
     else:
@@ -55,7 +55,7 @@ def request_from(model: ModelOptions, cluster: ClusterOptions, workload: Workloa
         profile,
         seq=None if workload.seq is None else parse.length(workload.seq, "--seq", parse.MOST_SEQ),
         global_batch=_batch(workload),
-        tokens=0 if workload.tokens is None else parse.count(workload.tokens, "--tokens", 10**18),
+        tokens=0 if workload.tokens is None else parse.tokens(workload.tokens),
         framework=workload.framework,
         max_memory=memory_from(cluster),
     )
@@ -87,7 +87,7 @@ def cards_from(text: str | None) -> int:
 
 def memory_from(cluster: ClusterOptions) -> int | None:
     """Limit of one card [bytes], if given."""
-    return None if cluster.max_memory is None else parse.memory(cluster.max_memory, "--max-memory")
+    return None if cluster.max_memory is None else parse.memory(cluster.max_memory)
 
 
 def _batch(workload: WorkloadOptions) -> int | None:

@@ -8,20 +8,23 @@ from collections.abc import Callable
 
 from planner.cli.options import ModelOptions, PinOptions
 from planner.errors import SpecError
-from planner.units import parse_bytes, parse_count, parse_length
+from planner.units import GIB, TIB, format_bytes, format_count, parse_bytes, parse_count, parse_length
 
 #: Largest values that make sense; beyond them a typing error is likelier than a machine.
 MOST_CARDS = 1_000_000
+LEAST_PARAMETERS = 10**6
 MOST_PARAMETERS = 10**14
+MOST_TOKENS = 10**18
 MOST_SEQ = 2**27
 MOST_BATCH = 2**24
 MOST_SIZE = 10**8
+MOST_DIGITS = 18
 
 #: Options whose name differs from the dimension they pin.
 _PIN_NAMES = {"micro_batch": "micro_batch_size"}
 _WORDS = ("schedule", "cp_algorithm")
 _HOW = ("auto", "none", "selective", "full")
-_WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
+_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
 def whole(text: str, option: str, most: int = MOST_SIZE, least: int = 1) -> int:
@@ -30,27 +33,33 @@ def whole(text: str, option: str, most: int = MOST_SIZE, least: int = 1) -> int:
     >>> whole("64", "--cards")
     64
     """
+    if text.strip().isdigit() and len(text) > MOST_DIGITS:
+        raise SpecError(f"{option} has {len(text)} digits; legal: {least} to {most}.")
     if _WHOLE.fullmatch(text) is None:
         raise SpecError(f"{option} '{text}' is not a whole number; write it like {option} 8.")
     return _within(int(text), text, option, least, most)
 
 
-def count(text: str, option: str, most: int) -> int:
-    """Count with a prefix: 70B, 1.5T."""
-    return _read(parse_count, text, option, most)
+def parameters(text: str, option: str = "--params") -> int:
+    """Parameter count: 70B, 500M."""
+    return _read(parse_count, text, option, LEAST_PARAMETERS, MOST_PARAMETERS, format_count)
+
+
+def tokens(text: str, option: str = "--tokens") -> int:
+    """Training budget: 1.5T."""
+    return _read(parse_count, text, option, 1, MOST_TOKENS, format_count)
 
 
 def length(text: str, option: str, most: int) -> int:
     """Length or batch: 4096, 4k."""
-    return _read(parse_length, text, option, most)
+    return _read(parse_length, text, option, 1, most)
 
 
-def memory(text: str, option: str) -> int:
-    """Memory size [bytes]; at least 1 GiB, since a bare number means bytes and is almost never meant."""
-    size = _read(parse_bytes, text, option, 2**50)
-    if size < 2**30:
-        raise SpecError(f"{option} '{text}' is less than 1 GB; write it with its unit, like {option} 54GB.")
-    return size
+def memory(text: str, option: str = "--max-memory") -> int:
+    """Memory size [bytes]; a bare number would mean bytes and is almost never meant."""
+    if _WHOLE.fullmatch(text):
+        raise SpecError(f"{option} '{text}' has no unit; write it like {option} 54GB.")
+    return _read(parse_bytes, text, option, GIB, 1024 * TIB, format_bytes)
 
 
 def listed(text: str, option: str, least: int = 0) -> tuple[int, ...]:
@@ -71,7 +80,7 @@ def several(text: str, option: str, least: int = 1) -> tuple[int, ...]:
     parts = [part for part in text.split(",") if part.strip()]
     if not parts:
         raise SpecError(f"{option} '{text}' holds no number; write it like {option} 8 or {option} 1,2,4.")
-    return tuple(dict.fromkeys(whole(part, option, least=least) for part in parts))
+    return tuple(dict.fromkeys(whole(part, option, MOST_CARDS, least) for part in parts))
 
 
 def pins_of(options: PinOptions) -> dict[str, tuple[int | str, ...]]:
@@ -129,13 +138,19 @@ def _optional(name: str) -> bool:
     return name in ("mtp_layers", "shared_ffn")
 
 
-def _read(parse: Callable[..., int], text: str, option: str, most: int) -> int:
+def _read(
+    parse: Callable[..., int], text: str, option: str, least: int, most: int, shown: Callable[[float], str] = str
+) -> int:
     if text.strip().startswith("-"):
         raise SpecError(f"{option} '{text}' must be positive.")
-    return _within(parse(text, option), text, option, 1, most)
+    try:
+        value = parse(text, option)
+    except OverflowError:
+        value = most + 1
+    return _within(value, text, option, least, most, shown)
 
 
-def _within(value: int, text: str, option: str, least: int, most: int) -> int:
+def _within(value: int, text: str, option: str, least: int, most: int, shown: Callable[[float], str] = str) -> int:
     if not least <= value <= most:
-        raise SpecError(f"{option} '{text}' is out of range; legal: {least} to {most}.")
+        raise SpecError(f"{option} '{text}' is out of range; legal: {shown(least)} to {shown(most)}.")
     return value

@@ -30,7 +30,6 @@ SCHEMAS: Final = {
     "models": "planner/models/1",
     "hardware": "planner/hardware/1",
     "emit": "planner/emit/1",
-    "error": "planner/error/1",
 }
 
 
