@@ -63,7 +63,9 @@ def collective_s(
     total = np.zeros(np.broadcast(size, group.size).shape)
     still_open = np.broadcast_to(group.size > 1, total.shape)
     for choice in choices:
-        taken = still_open & choice.holds
+        if not still_open.any():
+            break
+        taken = still_open & choice.holds()
         if taken.any():  # an algorithm that no row takes would only add zeros
             total = np.where(taken, choice.seconds(), total)
             still_open = still_open & ~taken
@@ -83,7 +85,7 @@ def chosen(
     names = np.full(np.broadcast(size, group.size).shape, "", dtype="<U40")
     still_open = np.broadcast_to(group.size > 1, names.shape)
     for choice in choices:
-        taken = still_open & choice.holds
+        taken = still_open & choice.holds()
         names = np.where(taken, _name(choice, group, rates, mode), names)
         still_open = still_open & ~taken
     return names

@@ -53,14 +53,18 @@ PIPELINE_BYTES_PER_RANK: Final[dict[Op, int]] = {
 }
 
 
+Mask = NDArray[np.bool_] | np.bool_
+
+
 class Option(NamedTuple):
     """An algorithm, the rows for which it is taken if no earlier option holds, and its time [s].
 
-    ``spans`` is True for an algorithm of groups over several fast domains, False for one inside a domain.
+    Both are computed when asked for: most tables need one or two of the options.  ``spans`` is True for an algorithm
+    of groups over several fast domains, False for one inside a domain.
     """
 
     name: str
-    holds: NDArray[np.bool_]
+    holds: Callable[[], Mask]
     seconds: Callable[[], FloatArray]
     spans: bool
 
@@ -75,7 +79,6 @@ def options(op: Op, size: FloatArray, group: Group, rates: Rates, mode: Mode) ->
         return _transfers(size, group, rates)
     if op == "alltoall":
         return _exchanges(size, group, rates)
-    near, every = group.pods == 1, _everywhere(size, group)
     start = rates["start_s_allreduce_large" if op == "allreduce" else f"start_s_{op}"]
     inside = _INSIDE[rates.wiring]
 
@@ -85,15 +88,15 @@ def options(op: Op, size: FloatArray, group: Group, rates: Rates, mode: Mode) ->
 
     return [
         *_one_shot(op, size, group, rates, mode),
-        Option(inside, every & near, lambda: start + _inside(op, size, group, rates), False),
+        Option(inside, lambda: group.pods == 1, lambda: start + _inside(op, size, group, rates), False),
         Option(
             f"flat {_BETWEEN}",
-            every & group.straddles,
+            lambda: group.straddles,
             lambda: start + _between(op, size, group.size, rates, mode),
             True,
         ),
         *_pipelined(op, size, group, rates, mode),
-        Option(f"{inside} + {_BETWEEN}", every, two_levels, True),
+        Option(f"{inside} + {_BETWEEN}", always, two_levels, True),
     ]
 
 
@@ -104,8 +107,9 @@ def between_name(servers: IntArray, rates: Rates, mode: Mode) -> NDArray[np.str_
     return np.where(servers <= 3, "ring", "NHR")
 
 
-def _everywhere(size: FloatArray, group: Group) -> NDArray[np.bool_]:
-    return np.ones(np.broadcast(size, group.size).shape, bool)
+def always() -> Mask:
+    """The condition of a last option."""
+    return np.True_
 
 
 def _one_shot(op: Op, size: FloatArray, group: Group, rates: Rates, mode: Mode) -> list[Option]:
@@ -114,7 +118,11 @@ def _one_shot(op: Op, size: FloatArray, group: Group, rates: Rates, mode: Mode) 
         return []
     start = rates["start_s_allreduce"]
     link = Hop(0.0, 1 / rates.link_bytes_per_s("node", "allgather"))
-    small = (group.outer == 1) & (size <= ONE_SHOT_BYTES[mode])
+
+    def small() -> Mask:
+        mask: Mask = (group.outer == 1) & (size <= ONE_SHOT_BYTES[mode])
+        return mask
+
     return [Option("mesh, one shot", small, lambda: start + mesh_one_shot(size, group.size, link), False)]
 
 
@@ -124,7 +132,11 @@ def _pipelined(op: Op, size: FloatArray, group: Group, rates: Rates, mode: Mode)
         return []
     start = rates["start_s_allreduce_large" if op == "allreduce" else f"start_s_{op}"]
     node, net = rates.hop("node", op), rates.hop("net", op)
-    large = (group.inner > 1) & (size >= PIPELINE_BYTES_PER_RANK[op] * group.size)
+
+    def large() -> Mask:
+        mask: Mask = (group.inner > 1) & (size >= PIPELINE_BYTES_PER_RANK[op] * group.size)
+        return mask
+
     return [Option("pipeline", large, lambda: start + pipeline(op, size, group.inner, group.outer, node, net), True)]
 
 
@@ -135,35 +147,34 @@ def _transfers(size: FloatArray, group: Group, rates: Rates) -> list[Option]:
         hop = rates.hop(level, "sendrecv")
         return lambda: rates["start_s_sendrecv"] + star(size, group.size, hop)
 
-    every = _everywhere(size, group)
     found = []
     if rates.wiring == "910a":
-        found.append(Option("bridge", every & (group.outer == 1) & (group.quad < group.inner), over("bridge"), False))
-    found.append(Option("link", every & (group.outer == 1), over("node"), False))
+        found.append(Option("bridge", lambda: (group.outer == 1) & (group.quad < group.inner), over("bridge"), False))
+    found.append(Option("link", lambda: group.outer == 1, over("node"), False))
     if rates.wiring == "a3":
-        found.append(Option("superpod link", every & (group.pods == 1), over("pod"), False))
-    found.append(Option("port", every, over("net"), True))
+        found.append(Option("superpod link", lambda: group.pods == 1, over("pod"), False))
+    found.append(Option("port", always, over("net"), True))
     return found
 
 
 def _exchanges(size: FloatArray, group: Group, rates: Rates) -> list[Option]:
     """All-to-all: inside a domain, then pairwise between domains; pairwise alone where that cannot be."""
     start = rates["start_s_alltoall"]
-    every, near, inside = _everywhere(size, group), group.pods == 1, _INSIDE[rates.wiring]
+    inside = _INSIDE[rates.wiring]
     net = rates.hop("net", "alltoall")
 
     def two_levels() -> FloatArray:
         return start + two_level(_exchange(size, group, rates), pairwise(size, group.pods, net))
 
     return [
-        Option(inside, every & near, lambda: start + _exchange(size, group, rates), False),
+        Option(inside, lambda: group.pods == 1, lambda: start + _exchange(size, group, rates), False),
         Option(
             "pairwise",
-            every & (group.straddles | (group.domain == 1)),
+            lambda: group.straddles | (group.domain == 1),
             lambda: start + pairwise(size, group.size, net),
             True,
         ),
-        Option(f"{inside} + pairwise", every, two_levels, True),
+        Option(f"{inside} + pairwise", always, two_levels, True),
     ]
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.cluster.algorithms import FloatArray, Op, ceil_log2
-from planner.cluster.hccl import Option
+from planner.cluster.hccl import Option, always
 from planner.cluster.placement import Group
 from planner.cluster.rates import Rates
 
@@ -78,20 +78,19 @@ def alltoall(size: FloatArray, group: Group, rates: Rates) -> FloatArray:
 
 def options(op: Op, size: FloatArray, group: Group, rates: Rates) -> list[Option]:
     """NCCL's algorithms; where several could run, the cheapest is the one that holds."""
-    every = np.ones(np.broadcast(size, group.size).shape, bool)
     if op == "alltoall":
-        return [Option("pairwise", every, lambda: alltoall(size, group, rates), True)]
+        return [Option("pairwise", always, lambda: alltoall(size, group, rates), True)]
     low, simple = protocols(rates)
     if op == "sendrecv":
         link, port = rates.link_bytes_per_s("node", op), rates.link_bytes_per_s("net", op)
         near = simple.base_s + simple.hop_s + size / link + np.zeros(group.size.shape)
         far = simple.base_s + simple.net_hop_s + size / port + np.zeros(group.size.shape)
         return [
-            Option("link", every & (group.outer == 1), lambda: near, False),
-            Option("port", every, lambda: far, True),
+            Option("link", lambda: group.outer == 1, lambda: near, False),
+            Option("port", always, lambda: far, True),
         ]
     rings = np.minimum(ring(op, size, group, rates, low), ring(op, size, group, rates, simple))
     if op != "allreduce":
-        return [Option("ring", every, lambda: rings, True)]
+        return [Option("ring", always, lambda: rings, True)]
     trees = np.minimum(tree(size, group, rates, low), tree(size, group, rates, simple))
-    return [Option("ring", rings <= trees, lambda: rings, True), Option("tree", every, lambda: trees, True)]
+    return [Option("ring", lambda: rings <= trees, lambda: rings, True), Option("tree", always, lambda: trees, True)]
