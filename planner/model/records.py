@@ -176,6 +176,9 @@ class Workload:
         False: the score matrix is materialised.
     tokens : int
         Training budget for card-hours and days, 0 when not asked.
+    switches : tuple of str
+        Settings of the framework that change memory, where they differ from the planner's own files; names and
+        effects are listed in ``planner.cost.memory_rules.SWITCHES``.
     """
 
     seq: int
@@ -190,6 +193,7 @@ class Workload:
     framework: Framework = "mindformers"
     flash_attention: bool = True
     tokens: int = 0
+    switches: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
