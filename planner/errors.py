@@ -70,6 +70,8 @@ class EmitError(PlannerError):
 class ValidationError(PlannerError):
     """A check against the framework failed or could not be carried out."""
 
+    exit_code = 4
+
 
 class PredictedOutOfMemory(PlannerError):  # noqa: N818 - named after what users see on the device
     """The predicted peak is over the limit.

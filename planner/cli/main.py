@@ -88,15 +88,17 @@ class PlannerGroup(TyperGroup):
         except PlannerError as error:
             code = report_error(str(error), error.exit_code)
         except KeyboardInterrupt:
-            code = report_error("stopped.", INTERRUPTED, prefix="")
+            code = INTERRUPTED
         except BrokenPipeError:
             # The reader of our output went away (``| head``): not an error of ours.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 0
         except Exception as error:
-            if debug:
+            if debug and not _is_usage(error):
                 raise
             code = report_exception(error)
+        if code == INTERRUPTED:
+            print("stopped.", file=sys.stderr)
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -111,30 +113,35 @@ def load_command(name: str) -> Any:
     return command
 
 
-def report_error(message: str, code: int, prefix: str = "Error: ") -> int:
+def report_error(message: str, code: int) -> int:
     """Print one message on stderr and hand back the exit code."""
-    print(f"{prefix}{message}", file=sys.stderr)
+    print(f"Error: {message}", file=sys.stderr)
     return code
 
 
 def report_exception(error: Exception) -> int:
     """Usage errors exit 2, Ctrl-C 130, anything else is our own fault."""
     if type(error).__name__ == "Abort":
-        return report_error("stopped.", INTERRUPTED, prefix="")
-    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's or click's own usage errors
+        return INTERRUPTED
+    if _is_usage(error):
         return report_usage(error)
     return report_error(
         f"internal error ({type(error).__name__}: {error}). This is a fault of planner, please report it; "
-        "--debug shows where.",
+        f"{DEBUG} shows where.",
         INTERNAL_ERROR,
     )
+
+
+def _is_usage(error: Exception) -> bool:
+    """Whether the parser raised it; typer brings its own copy of click or uses the installed one."""
+    return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 
 def report_usage(error: Any) -> int:
     """Print a usage error: the help itself when nothing was asked, else two lines."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
-        print(error.format_message(), file=sys.stderr)
+        print(error.format_message() or "", file=sys.stderr, end="")  # typer has printed it on stdout already
         return 2
     path = context.command_path if context is not None else "planner"
     return report_error(f"{error.format_message()}\nSee '{path} --help'.", 2)

@@ -12,6 +12,7 @@ from planner.report.text import (
     gib,
     job_lines,
     layers_line,
+    narrow_table,
     number,
     percent,
     recompute_count,
@@ -66,13 +67,13 @@ def memory_lines(answer: Estimate) -> list[str]:
     """GiB by stage and term; terms that are nowhere above 0.05 GiB are left out and summed as other."""
     s = answer.strategy
     shown = [name for name in MEMORY_WORDS if max(answer.memory_bytes.get(name, (0.0,))) >= 0.05 * GIB]
-    heads = ["stage", "layers", "recompute", *(MEMORY_WORDS[name] for name in shown), "peak"]
+    heads = ["stage", "layers", "recomp", *(MEMORY_WORDS[name] for name in shown), "peak"]
     rows = []
     for stage in shown_stages(answer.stage_peak_bytes):
         again = recompute_count(s.recompute_full[stage], s.recompute_selective[stage])
         terms = [gib(answer.memory_bytes[name][stage]) for name in shown]
         rows.append([str(stage), str(s.layers_per_stage[stage]), again, *terms, gib(answer.stage_peak_bytes[stage])])
-    lines = ["Memory of each stage at its heaviest moment, GiB (modelled)", *table(heads, rows)]
+    lines = ["Memory of each stage at its heaviest moment, GiB (modelled)", *narrow_table(heads, rows)]
     if len(rows) < s.pp:
         lines.append(f"({s.pp - len(rows)} lighter stages not shown; --json has all)")
     return lines

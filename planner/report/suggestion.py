@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from planner.cost.estimate import Estimate
 from planner.report.text import (
-    WIDTH,
     degrees,
     extras,
     gib,
     job_lines,
     joined,
     layers_line,
+    narrow_table,
     number,
     percent,
     recompute_line,
@@ -41,8 +41,7 @@ def ranked_lines(rows: Sequence[Estimate]) -> list[str]:
     shown = [n for n in ("dp", "tp", "pp", "vpp", "cp", "ep") if n in _ALWAYS or _varies(rows, n)]
     heads = ["#", *shown, "batch", "recomp", "GiB", "s/step", "80%", "tok/s", "MFU", "bub", "comm"]
     body = [_row(rank, row, shown) for rank, row in enumerate(rows, 1)]
-    roomy = table(heads, body)
-    return roomy if max(map(len, roomy)) <= WIDTH else table(heads, body, gap=1)
+    return narrow_table(heads, body)
 
 
 _ALWAYS = ("dp", "tp", "pp")
