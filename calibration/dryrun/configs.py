@@ -103,7 +103,13 @@ def _dataset(point: Point) -> dict[str, Any]:
         return {"input_columns": ["input_ids"]}
     columns = ["input_ids", "labels", "loss_mask", "position_ids"]
     flags = dict.fromkeys(
-        ("eod_mask_loss", "reset_position_ids", "create_attention_mask", "reset_attention_mask", "create_compressed_eod_mask"),
+        (
+            "eod_mask_loss",
+            "reset_position_ids",
+            "create_attention_mask",
+            "reset_attention_mask",
+            "create_compressed_eod_mask",
+        ),
         False,
     )
     loader = {"type": "BlendedMegatronDatasetDataLoader", "datasets_type": "GPTDataset", "sizes": [8, 0, 0]}
@@ -133,7 +139,9 @@ def _parallel(point: Point) -> dict[str, Any]:
         "full_batch": point.dialect == "legacy", "search_mode": "sharding_propagation",
         "enable_parallel_optimizer": point.optimizer_shard,
         "strategy_ckpt_config": {"save_file": "./ckpt_strategy.ckpt", "only_trainable_params": False},
-        "parallel_optimizer_config": {"gradient_accumulation_shard": point.grad_accum_shard, "parallel_optimizer_threshold": 64},
+        "parallel_optimizer_config": {
+            "gradient_accumulation_shard": point.grad_accum_shard, "parallel_optimizer_threshold": 64,
+        },
     }  # fmt: skip
     if point.dialect == "mcore":
         section["dataset_strategy"] = [[point.dp, 1]] * 4
@@ -216,8 +224,9 @@ def _deepseek3(point: Point) -> dict[str, Any]:
         "num_key_value_heads": point.heads, "q_lora_rank": point.q_lora or None, "kv_lora_rank": point.kv_lora,
         "qk_nope_head_dim": point.qk_nope, "qk_rope_head_dim": point.qk_rope, "v_head_dim": point.v_dim,
         "num_nextn_predict_layers": point.mtp, "mtp_loss_factor": 0.3, "apply_rope_fusion": False,
-        "bias_swiglu_fusion": False, "router_dense_type": "float32", "gated_linear_unit": True, "moe_grouped_gemm": True,
-        "use_fused_ops_topkrouter": True, "n_routed_experts": point.experts, "num_experts_per_tok": point.topk,
+        "bias_swiglu_fusion": False, "router_dense_type": "float32", "gated_linear_unit": True,
+        "moe_grouped_gemm": True, "use_fused_ops_topkrouter": True,
+        "n_routed_experts": point.experts, "num_experts_per_tok": point.topk,
         "n_shared_experts": point.shared, "first_k_dense_replace": point.first_dense, "n_group": 4, "topk_group": 2,
         "use_pad_tokens": False, "moe_token_dispatcher_type": "alltoall", "moe_intermediate_size": point.moe_ffn,
         "moe_router_load_balancing_type": "seq_aux_loss", "moe_aux_loss_coeff": 0.0001, "moe_token_drop_policy": False,

@@ -24,7 +24,8 @@ def all_points() -> list[Point]:
     """Every point once, in order of worth."""
     order = [
         *_core(QWEN3), *_moe_core(MOE), *_core(LLAMA), *_moe_core(DEEPSEEK), *_deepseek_only(DEEPSEEK), *_precision(),
-        *_schedules(), *_mixed(), *_dense_more(QWEN3), *_moe_more(MOE), *_long(), *_dense_more(LLAMA), *_moe_more(DEEPSEEK),
+        *_schedules(), *_mixed(), *_dense_more(QWEN3), *_moe_more(MOE), *_long(), *_dense_more(LLAMA),
+        *_moe_more(DEEPSEEK),
     ]  # fmt: skip
     return list({repr(point): point for point in order}.values())
 
@@ -57,30 +58,49 @@ def _moe_core(base: Point) -> Iterator[Point]:
     yield from _both_ends(base)
     yield from _both_ends(replace(base, recompute=True))
     yield from _variants(base, [{"layers": 8}, {"ep": 1}, {"ep": 2}, {"topk": 2}, {"experts": 32}, {"moe_ffn": 1024}])
-    yield from _variants(base, [{"tp": 1, "sequence_parallel": False}, {"tp": 4}, {"optimizer_shard": False}, {"dp": 8}])
+    yield from _variants(
+        base, [{"tp": 1, "sequence_parallel": False}, {"tp": 4}, {"optimizer_shard": False}, {"dp": 8}]
+    )
 
 
 def _dense_more(base: Point) -> Iterator[Point]:
-    yield from _variants(base, [{"hidden": 2048, "heads": 32}, {"ffn": 6144}, {"kv_heads": 16}, {"mbs": 2}, {"seq": 8192}, {"seq": 2048}])
-    yield from _variants(base, [{"recompute": [1, 0]}, {"recompute": [2, 1], "layers": 8}, {"recompute": [1, 2], "layers": 8, "stage": 1}])
-    yield from _variants(base, [{"recompute": True, "comm_recompute": False}, {"recompute": True, "optimizer_comm_recompute": True}])
-    yield from _variants(base, [{"grad_accum_shard": True}, {"clip_grad": False}, {"micro_batches": 4}, {"micro_batches": 8}])
+    yield from _variants(
+        base, [{"hidden": 2048, "heads": 32}, {"ffn": 6144}, {"kv_heads": 16}, {"mbs": 2}, {"seq": 8192}, {"seq": 2048}]
+    )
+    yield from _variants(
+        base,
+        [{"recompute": [1, 0]}, {"recompute": [2, 1], "layers": 8}, {"recompute": [1, 2], "layers": 8, "stage": 1}],
+    )
+    yield from _variants(
+        base, [{"recompute": True, "comm_recompute": False}, {"recompute": True, "optimizer_comm_recompute": True}]
+    )
+    yield from _variants(
+        base, [{"grad_accum_shard": True}, {"clip_grad": False}, {"micro_batches": 4}, {"micro_batches": 8}]
+    )
     yield from _variants(base, [{"cp": 2}, {"cp": 2, "stage": 1}, {"cp": 2, "cp_algo": "ulysses_cp"}])
     yield from _variants(base, [{"vocab": 128256, "tp": 4, "stage": 1}, {"vocab": 128256, "mbs": 2, "stage": 1}])
-    yield from _variants(base, [{"pp": 1, "dp": 4}, {"pp": 1, "recompute": True}, {"pp": 1, "tp": 1, "sequence_parallel": False}])
+    yield from _variants(
+        base, [{"pp": 1, "dp": 4}, {"pp": 1, "recompute": True}, {"pp": 1, "tp": 1, "sequence_parallel": False}]
+    )
 
 
 def _moe_more(base: Point) -> Iterator[Point]:
     yield from _variants(base, [{"seq": 8192}, {"mbs": 2}, {"hidden": 2048, "heads": 32}, {"select_recompute": True}])
-    yield from _variants(base, [{"recompute": [1, 0]}, {"pp": 1}, {"pp": 4, "micro_batches": 4, "layers": 8, "stage": 1}])
-    yield from _variants(base, [{"grad_accum_shard": True}, {"vocab": 128256, "stage": 1}, {"recompute": True, "comm_recompute": False}])
+    yield from _variants(
+        base, [{"recompute": [1, 0]}, {"pp": 1}, {"pp": 4, "micro_batches": 4, "layers": 8, "stage": 1}]
+    )
+    yield from _variants(
+        base, [{"grad_accum_shard": True}, {"vocab": 128256, "stage": 1}, {"recompute": True, "comm_recompute": False}]
+    )
     yield from _variants(base, [{"sequence_parallel": True, "tp": 2, "ep": 8}, {"cp": 2}])
 
 
 def _deepseek_only(base: Point) -> Iterator[Point]:
     yield from _both_ends(replace(base, mtp=0))
     yield from _variants(base, [{"first_dense": 2}, {"first_dense": 2, "stage": 1}, {"shared": 0}, {"shared": 2}])
-    yield from _variants(base, [{"q_lora": 768}, {"kv_lora": 512}, {"qk_rope": 64}, {"v_dim": 128, "qk_nope": 128}, {"q_lora": 0}])
+    yield from _variants(
+        base, [{"q_lora": 768}, {"kv_lora": 512}, {"qk_rope": 64}, {"v_dim": 128, "qk_nope": 128}, {"q_lora": 0}]
+    )
     yield from _both_ends(replace(base, vocab=129280))
     yield from _both_ends(replace(base, mtp=0, recompute=True))
 
@@ -122,10 +142,20 @@ def _mixed() -> Iterator[Point]:
     legacy = wide | {"head_dim": 64, "vocab": 64000}
     yield from _both_ends(replace(LLAMA, **legacy, tp=4, dp=2, layers=6, recompute=[2, 1]))
     yield from _both_ends(replace(LLAMA, **legacy, tp=4, pp=4, dp=1, layers=8, micro_batches=4, seq=2048, mbs=2))
-    moe = {"hidden": 2048, "heads": 32, "kv_heads": 4, "head_dim": 128, "experts": 32, "topk": 8, "moe_ffn": 768, "vocab": 151936}
+    moe = {
+        "hidden": 2048,
+        "heads": 32,
+        "kv_heads": 4,
+        "head_dim": 128,
+        "experts": 32,
+        "topk": 8,
+        "moe_ffn": 768,
+        "vocab": 151936,
+    }
     yield from _both_ends(replace(MOE, **moe, tp=2, dp=8, ep=8, recompute=[1, 1]))
     yield from _both_ends(replace(MOE, **moe, tp=4, dp=4, ep=4, layers=6, recompute=True))
-    deep = {"hidden": 2048, "heads": 32, "experts": 32, "topk": 8, "moe_ffn": 768, "q_lora": 768, "kv_lora": 512, "qk_nope": 128,
+    deep = {"hidden": 2048, "heads": 32, "experts": 32, "topk": 8, "moe_ffn": 768, "q_lora": 768, "kv_lora": 512,
+            "qk_nope": 128,
             "qk_rope": 64, "v_dim": 128, "vocab": 129280, "ffn": 6144}  # fmt: skip
     yield from _both_ends(replace(DEEPSEEK, **deep, tp=4, dp=4, ep=8, layers=5, offset=[1, 0], recompute=[1, 1]))
     yield from _both_ends(replace(DEEPSEEK, **deep, tp=2, dp=8, ep=8, recompute=True))

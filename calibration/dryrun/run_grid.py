@@ -119,7 +119,9 @@ def _measure(point: Point, settings: DryRunSettings) -> None:
 
 
 def _row(point: Point) -> dict[str, Any]:
-    row = {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in asdict(point).items()}
+    row = {
+        name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in asdict(point).items()
+    }
     today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
     return row | {"id": point_id(point), "dialect": point.dialect, "date": today}
 

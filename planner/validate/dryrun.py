@@ -1,8 +1,9 @@
 """MindSpore DryRun of a MindFormers YAML, stage by stage, without a device.
 
-Each stage is one child process (`planner.validate.runner`) that compiles the network for one rank and runs two simulated
-steps; its memory plan is MindSpore's own. Limits, to be shown wherever a figure of it is: no operator workspace, no HCCL
-buffers, no CANN context; without CANN, kernels are selected through a mocked operator library, on x86_64 Linux.
+Each stage is one child process (`planner.validate.runner`) that compiles the network for one rank and runs two
+simulated steps; its memory plan is MindSpore's own. Limits, to be shown wherever a figure of it is: no operator
+workspace, no HCCL buffers, no CANN context; without CANN, kernels are selected through a mocked operator library,
+on x86_64 Linux.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from planner.validate.synthetic import write_megatron
 from planner.validate.tracker import read_peak, terms
 
 LIMITS = (
-    "DryRun level {level}: tensors of the compiled graph only. Not counted: operator workspace, HCCL buffers (2 x HCCL_BUFFSIZE per "
-    "communicator), the CANN context."
+    "DryRun level {level}: tensors of the compiled graph only. Not counted: operator workspace, HCCL buffers "
+    "(2 x HCCL_BUFFSIZE per communicator), the CANN context."
 )
 _RUNNER = Path(__file__).with_name("runner.py")
 _MARK = "PLANNER_DRYRUN "
@@ -161,7 +162,8 @@ def dryrun(
     Raises
     ------
     ValidationError
-        MindSpore or the tools are missing, MindFormers refuses the file (its own message), or a stage died or took too long.
+        MindSpore or the tools are missing, MindFormers refuses the file (its own message), or a stage died or took
+        too long.
     """
     settings = settings or DryRunSettings()
     content = load_yaml(config) if isinstance(config, Path) else dict(config)
@@ -213,8 +215,8 @@ def _notes(session: _Session) -> tuple[str, ...]:
     plan, run = session.layout, session.run
     if plan.pipeline_stages > 1 and run.micro_batches < plan.micro_batches:
         notes.append(
-            f"Ran {run.micro_batches} of {plan.micro_batches} micro-batches: enough to fill the pipeline, so the peak is the "
-            "same (--exact runs all)."
+            f"Ran {run.micro_batches} of {plan.micro_batches} micro-batches: enough to fill the pipeline, so the "
+            "peak is the same (--exact runs all)."
         )
     if plan.pipeline_stages == 1 and run.accumulation_steps != plan.accumulation_steps:
         notes.append(
@@ -379,7 +381,7 @@ def failure_message(stage: int, rank: int, ended: Ended, report: Mapping[str, An
     """One sentence on a stage that failed: which, how it ended, and the framework's own words."""
     where = f"DryRun of stage {stage} (rank {rank})"
     if ended.timed_out:
-        return f"{where} did not finish within {ended.seconds:.0f} s and was stopped. Raise the time limit, or run fewer layers."
+        return f"{where} was stopped after {ended.seconds:.0f} s. Raise the time limit, or run fewer layers."
     how = f"was killed by signal {-ended.status}" if ended.status < 0 else f"ended with exit status {ended.status}"
     words = report.get("error") or last_error_line(log) or "it left no message"
     return f"{where} {how}: {words}"

@@ -73,5 +73,5 @@ def check_pair(mindspore: str, mindformers: str) -> None:
     if wanted is None or wanted == mindspore:
         return
     raise ValidationError(
-        f"mindformers {mindformers} was released for mindspore {wanted}, but mindspore {mindspore} is installed. {_ADVICE}"
+        f"mindformers {mindformers} was released for mindspore {wanted}, but {mindspore} is installed. {_ADVICE}"
     )

@@ -1,7 +1,8 @@
 """A user's MindFormers YAML made fit for a DryRun: synthetic data, no checkpoints, few micro-batches.
 
-Pure functions on the parsed configuration. Nothing that decides memory is touched, except the number of micro-batches: the
-peak of a stage is reached when the pipeline is full, and more micro-batches only make the graph (and its compile) longer.
+Pure functions on the parsed configuration. Nothing that decides memory is touched, except the number of
+micro-batches: the peak of a stage is reached when the pipeline is full, and more micro-batches only make the graph
+(and its compile) longer.
 """
 
 from __future__ import annotations
@@ -64,9 +65,7 @@ class Layout:
     def rank_of_stage(self, stage: int) -> int:
         """First rank of a pipeline stage."""
         if not 0 <= stage < self.pipeline_stages:
-            raise ValidationError(
-                f"There is no stage {stage}: this plan has {self.pipeline_stages} stages, 0 to {self.pipeline_stages - 1}."
-            )
+            raise ValidationError(f"There is no stage {stage}: this plan has stages 0 to {self.pipeline_stages - 1}.")
         return stage * (self.devices // self.pipeline_stages)
 
 
@@ -97,8 +96,8 @@ def _section(config: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
         node = node.get(key) if isinstance(node, Mapping) else None
     if not isinstance(node, Mapping):
         raise ValidationError(
-            f"The file has no section {'.'.join(path)}: DryRun takes MindFormers YAML in graph mode (use_legacy True or False), "
-            "not the PyNative dialect."
+            f"The file has no section {'.'.join(path)}: DryRun takes MindFormers YAML in graph mode "
+            "(use_legacy True or False), not the PyNative dialect."
         )
     return node
 
@@ -121,9 +120,9 @@ def _sequence_length(config: Mapping[str, Any], model: Mapping[str, Any]) -> int
 def filling_micro_batches(layout: Layout) -> int:
     """Fewest micro-batches that give every stage its peak.
 
-    A stage of 1F1B keeps at most as many micro-batches as there are stages, so that many fill it. Interleaved chunks keep up to
-    ``2 (p - 1) + (v - 1) p + 1`` chunks of micro-batches in flight on the first stage, more than ``p v``: ``2 p`` micro-batches
-    fill it. Never more than the plan itself has.
+    A stage of 1F1B keeps at most as many micro-batches as there are stages, so that many fill it. Interleaved
+    chunks keep up to ``2 (p - 1) + (v - 1) p + 1`` chunks of micro-batches in flight on the first stage, more than
+    ``p v``: ``2 p`` micro-batches fill it. Never more than the plan itself has.
     """
     needed = layout.pipeline_stages * (1 if layout.interleave == 1 else 2)
     return min(layout.micro_batches, needed)

@@ -1,4 +1,4 @@
-"""Child processes that never outlive us: each leads its own process group, which is killed on timeout, Ctrl-C or error."""
+"""Child processes that never outlive us: each leads a process group, killed on timeout, Ctrl-C or error."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Assembler and C text of the CANN stand-ins: functions that resolve and report success.
 
-DryRun launches nothing on a device, so no stand-in does any work. What each has to return was found by making the plugin
-of MindSpore 2.9 and 2.10 load and run (docs/dryrun.md, "Stand-ins"): C++ functions that return an object by value must
-leave an empty one behind, constructors must leave an empty shared pointer, queries must give plausible device facts.
+DryRun launches nothing on a device, so no stand-in does any work. What each has to return was found by making the
+plugin of MindSpore 2.9 and 2.10 load and run (docs/dryrun.md, "Stand-ins"): C++ functions that return an object by
+value must leave an empty one behind, constructors must leave an empty shared pointer, queries must give plausible
+device facts.
 """
 
 from __future__ import annotations
@@ -34,17 +35,19 @@ DEVICE_MEMORY_GIB = 1024
 """Device memory the stand-ins report: larger than any card, so that a plan that does not fit still gets its peak."""
 
 _DEVICE_FUNCTIONS = {
-    "aclrtGetMemInfo": (
-        f"int aclrtGetMemInfo(int a,size_t*f,size_t*t){{*f={DEVICE_MEMORY_GIB}UL<<30;*t={DEVICE_MEMORY_GIB}UL<<30;return 0;}}"
-    ),
+    "aclrtGetMemInfo": (f"int aclrtGetMemInfo(int a,size_t*f,size_t*t){{*f=*t={DEVICE_MEMORY_GIB}UL<<30;return 0;}}"),
     "aclrtGetDeviceCount": "int aclrtGetDeviceCount(unsigned*c){*c=8;return 0;}",
     "aclrtCreateContext": "int aclrtCreateContext(void**c,int d){*c=(void*)0x1000;return 0;}",
     "aclrtGetCurrentContext": "int aclrtGetCurrentContext(void**c){*c=(void*)0x1000;return 0;}",
     "aclrtCreateStreamWithConfig": (
-        "int aclrtCreateStreamWithConfig(void**c,unsigned p,unsigned f){static long n=0x2000;*c=(void*)(n+=16);return 0;}"
+        "int aclrtCreateStreamWithConfig(void**c,unsigned p,unsigned f)"
+        "{static long n=0x2000;*c=(void*)(n+=16);return 0;}"
     ),
     "aclrtCreateEventWithFlag": (
         "int aclrtCreateEventWithFlag(void**c,unsigned f){static long n=0x900000;*c=(void*)(n+=16);return 0;}"
+    ),
+    "aclrtProcessReport": (  # callback threads call it in a loop: returning at once would burn a core
+        "int aclrtProcessReport(int ms){usleep((ms>0&&ms<100?ms:100)*1000);return 0;}"
     ),
     "aclrtGetRunMode": "int aclrtGetRunMode(int*m){*m=1;return 0;}",
     "aclrtDeviceGetStreamPriorityRange": "int aclrtDeviceGetStreamPriorityRange(int*a,int*b){*a=0;*b=7;return 0;}",
@@ -59,13 +62,15 @@ _MAKERS = frozenset(
 _OPERATOR_LIBRARY_EXTRAS = frozenset(
     "aclnnInit aclnnFinalize InitHugeMemThreadLocal UnInitHugeMemThreadLocal ReleaseHugeMem InitPTACacheThreadLocal "
     "UnInitPTACacheThreadLocal SetPTAHashKey CanUsePTACache PTAGetExecCache PTAFindExecCache AddTensorAddrToCachedList "
-    "aclDestroyTensor aclDestroyScalar aclDestroyIntArray aclDestroyFloatArray aclDestroyBoolArray aclDestroyTensorList "
+    "aclDestroyTensor aclDestroyScalar aclDestroyIntArray aclDestroyFloatArray aclDestroyBoolArray "
+    "aclDestroyTensorList "
     "aclDestroyAclOpExecutor aclSetAclOpExecutorRepeatable aclSetTensorAddr aclSetDynamicTensorAddr aclGetViewShape "
     "aclInitTensor".split()
 )
 _PROFILER_FUNCTIONS = (
     "MsprofReportApi MsprofReportEvent MsprofReportCompactInfo MsprofReportAdditionalInfo MsprofRegTypeInfo "
-    "MsprofRegisterCallback MsprofSysCycleTime MsprofGetHashId MsprofSetDeviceIdByGeModelIdx MsprofUnsetDeviceIdByGeModelIdx "
+    "MsprofRegisterCallback MsprofSysCycleTime MsprofGetHashId MsprofSetDeviceIdByGeModelIdx "
+    "MsprofUnsetDeviceIdByGeModelIdx "
     "MsprofNotifySetDevice MsprofInit MsprofFinalize MsprofStart MsprofStop MsprofSetConfig MsprofStr2Id"
 ).split()
 
@@ -126,7 +131,13 @@ def _zeroed(offset: int, words: int) -> tuple[str, ...]:
 def acl_source(symbols: PluginSymbols) -> str:
     """C text of the acl* functions that are looked up by name."""
     names = sorted((symbols.looked_up | set(_DEVICE_FUNCTIONS)) - _MAKERS)
-    return "\n".join(["#include <stddef.h>", *(_DEVICE_FUNCTIONS.get(name) or _returning_zero(name) for name in names)])
+    return "\n".join(
+        [
+            "#include <stddef.h>",
+            "#include <unistd.h>",
+            *(_DEVICE_FUNCTIONS.get(name) or _returning_zero(name) for name in names),
+        ]
+    )
 
 
 def operator_source(symbols: PluginSymbols) -> str:

@@ -1,8 +1,8 @@
 """Stand-in CANN libraries, built once per MindSpore version into the user's cache.
 
-With them MindSpore's own DryRun (``MS_SIMULATION_LEVEL``) runs on an x86_64 Linux machine that has neither CANN nor an
-NPU. Needs gcc, g++, nm and c++filt. A build happens in a temporary folder beside its destination and is renamed into place, so
-an interrupted one leaves nothing behind that could be taken for whole.
+With them MindSpore's own DryRun (``MS_SIMULATION_LEVEL``) runs on an x86_64 Linux machine that has neither CANN nor
+an NPU. Needs gcc, g++, nm and c++filt. A build happens in a temporary folder beside its destination and is renamed
+into place, so an interrupted one leaves nothing behind that could be taken for whole.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def _check_machine() -> None:
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         raise ValidationError(
-            f"DryRun without CANN builds stand-in libraries and needs {', '.join(_TOOLS)}; missing: {', '.join(missing)}. "
+            f"DryRun without CANN builds stand-in libraries and needs {', '.join(_TOOLS)}; "
+            f"missing: {', '.join(missing)}. "
             "Install them (Debian/Ubuntu: apt-get install gcc g++ binutils), or use a machine with CANN."
         )
 

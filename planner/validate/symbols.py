@@ -1,8 +1,8 @@
 """What the Ascend plugin of an installed MindSpore needs from CANN: names of functions, read from its binaries.
 
-Two kinds of names matter. *Linked* names stand in the dynamic symbol table of the plugin and are defined by no library of
-the wheel or of the C/C++ runtime: the plugin is bound at load time, so each of them must exist. *Looked-up* names stand as
-plain strings in the plugin, which asks ``dlsym`` for them.
+Two kinds of names matter. *Linked* names stand in the dynamic symbol table of the plugin and are defined by no
+library of the wheel or of the C/C++ runtime: the plugin is bound at load time, so each of them must exist.
+*Looked-up* names stand as plain strings in the plugin, which asks ``dlsym`` for them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def plugin_libraries(mindspore_home: Path) -> list[Path]:
     absent = [path.name for path in required if not path.exists()]
     if absent or len(required) < 4:
         raise ValidationError(
-            f"The MindSpore at {mindspore_home} has no Ascend plugin (missing: {', '.join(absent) or 'libmindspore_ascend.so'}). "
+            f"The MindSpore at {mindspore_home} has no Ascend plugin "
+            f"(missing: {', '.join(absent) or 'libmindspore_ascend.so'}). "
             "DryRun needs the x86_64 Linux wheel of mindspore 2.9 or 2.10 from PyPI."
         )
     return [*required, *sorted(lib.glob("plugin/ascend/ms_kernels_symmetric_memory/**/*.so"))]

@@ -1,7 +1,8 @@
-"""What fills the peak of a DryRun: reads the files of MindSpore's memory tracker (``MS_ALLOC_CONF=memory_tracker:True``).
+"""What fills the peak of a DryRun: reads the files of MindSpore's memory tracker.
 
-The tracker writes ``rank_*/memory_block.csv`` (every block with its life span in ticks) and ``rank_*/tracker_graph.ir`` (every
-operator with types and shapes of its outputs; ``%n`` is the block allocated at tick n).
+The tracker (``MS_ALLOC_CONF=memory_tracker:True``) writes ``rank_*/memory_block.csv`` (every block with its life
+span in ticks) and ``rank_*/tracker_graph.ir`` (every operator with types and shapes of its outputs; ``%n`` is the
+block allocated at tick n).
 """
 
 from __future__ import annotations
@@ -120,6 +121,9 @@ TERMS = (
 _HEAD = re.compile(r"output_layer|lm_head|loss|Loss|CrossEntropy|LogSoftmax")
 
 
+_WRAPPERS = re.compile(r"^.*DataOrderWrapperCell/|network-\w+Cell/")
+
+
 def terms(peak: Peak) -> dict[str, int]:
     """Bytes at the peak by what they are for; their sum is the peak."""
     total = dict.fromkeys(TERMS, 0)
@@ -139,7 +143,7 @@ def _term(block: Block) -> str:
         return "constants"
     if node.startswith("Default/AllGather"):
         return "gathered_parameters"
-    if _HEAD.search(node):
+    if _HEAD.search(_WRAPPERS.sub("", node)):
         return "head_and_loss"
     if "recompute" in node:
         return "recomputed"
