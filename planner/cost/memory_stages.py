@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.rows import distinct
+from planner.cost.rows import distinct, mixers
 from planner.cost.strategies import SCHEDULES, FloatArray, IntArray, Strategies
 from planner.model.operators import layer_kind_prefix
 from planner.model.records import LayerKind, Model
@@ -41,6 +41,8 @@ class StageLayers:
         Layers of the kind among the first ones of the stage.
     kept_N : mapping of kind to array
         The same, each layer counted once for every micro-batch of its chunk in flight.
+    first_flight_US, last_flight_US, passes_US : array
+        Micro-batches in flight in the first and in the last chunk of a stage, and over all its chunks.
     """
 
     entry: IntArray
@@ -49,6 +51,14 @@ class StageLayers:
     count_US: Mapping[LayerKind, IntArray]
     first_N: Mapping[LayerKind, IntArray]
     kept_N: Mapping[LayerKind, FloatArray]
+    first_flight_US: FloatArray
+    last_flight_US: FloatArray
+    passes_US: FloatArray
+
+    def flights_CS(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Micro-batches in flight in the first chunk, in the last chunk and over all chunks, each (C, S)."""
+        first, last, passes = self.first_flight_US, self.last_flight_US, self.passes_US
+        return tuple(np.take(flight, self.entry, axis=0) for flight in (first, last, passes))  # type: ignore[return-value]
 
     def count(self, kind: LayerKind) -> IntArray:
         """Layers of ``kind`` in each stage, shape (C, S)."""
@@ -93,8 +103,10 @@ def stage_layers(model: Model, table: Strategies) -> StageLayers:
     size = (layers_US + 1).ravel()
     start = np.cumsum(size) - size
     stage_N = np.repeat(np.arange(len(size)), size)
-    first_VN = _dealt(_by_stage(table.layers_CVS)[:, stage_N], np.arange(len(stage_N)) - start[stage_N])
-    flight_VN = _by_stage(in_flight_CVS(table))[:, stage_N]
+    first_VN = dealt(_by_stage(table.layers_CVS)[:, stage_N], np.arange(len(stage_N)) - start[stage_N])
+    flight_UVS = in_flight_CVS(table)
+    last = np.broadcast_to((table.vpp - 1)[:, None, None], (len(table), 1, table.stages))
+    flight_VN = _by_stage(flight_UVS)[:, stage_N]
     before = np.zeros_like(first_VN)
     count_US: dict[LayerKind, IntArray] = {}
     first_N: dict[LayerKind, IntArray] = {}
@@ -113,6 +125,9 @@ def stage_layers(model: Model, table: Strategies) -> StageLayers:
         count_US=count_US,
         first_N=first_N,
         kept_N=kept_N,
+        first_flight_US=flight_UVS[:, 0],
+        last_flight_US=np.take_along_axis(flight_UVS, last, axis=1)[:, 0],
+        passes_US=np.asarray(flight_UVS.sum(axis=1)),
     )
 
 
@@ -126,8 +141,8 @@ def _structures(table: Strategies) -> tuple[IntArray, IntArray]:
     depth, width = table.layers_CVS.shape[1:]
     flat = table.layers_CVS.reshape(len(table), depth * width)
     columns = (table.pp, table.vpp, table.schedule, table.micro_batches)
-    key = flat @ _mixers(depth * width)
-    for column, factor in zip(columns, _mixers(4, start=977), strict=True):
+    key = flat @ mixers(depth * width)
+    for column, factor in zip(columns, mixers(4, start=977), strict=True):
         key = key + column * factor
     rows, entry = distinct(key)
     like = rows[entry]
@@ -137,18 +152,7 @@ def _structures(table: Strategies) -> tuple[IntArray, IntArray]:
     return rows, entry
 
 
-def _mixers(count: int, start: int = 1) -> IntArray:
-    """Factors without any pattern, 64 bits each (SplitMix64); products wrap around."""
-    factors = []
-    for index in range(start, start + count):
-        z = index * 0x9E3779B97F4A7C15 % 2**64
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-        factors.append(z ^ (z >> 31))
-    return np.array(factors, np.uint64).astype(np.int64)
-
-
-def _dealt(room_VN: IntArray, number_N: IntArray) -> IntArray:
+def dealt(room_VN: IntArray, number_N: IntArray) -> IntArray:
     """A number of layers dealt to the chunks of a stage one by one from the first, shape (V, N).
 
     What a full chunk cannot take goes to the next chunk with room.

@@ -24,3 +24,14 @@ def distinct(keys: IntArray) -> tuple[IntArray, IntArray]:
     place = np.empty(len(keys), np.int64)
     place[by_key] = np.cumsum(fresh) - 1
     return by_key[fresh], place
+
+
+def mixers(count: int, start: int = 1) -> IntArray:
+    """Factors without any pattern, 64 bits each (SplitMix64); products wrap around."""
+    factors = []
+    for index in range(start, start + count):
+        z = index * 0x9E3779B97F4A7C15 % 2**64
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        factors.append(z ^ (z >> 31))
+    return np.array(factors, np.uint64).astype(np.int64)

@@ -100,3 +100,29 @@ def test_a_row_costs_the_same_in_a_wider_table(schedule: str) -> None:
     wide[0, :3], wide[1] = f, rng.random(8)
     result = pipeline_time(table, wide, 2.1 * wide, 0.9 * wide)
     assert (int(result.stage[0]), float(result.busy_s[0]), float(result.bubble_s[0])) == alone
+
+
+def test_uneven_chunks_lie_between_fullest_stage_and_locked_stages() -> None:
+    """Pace of interleaving with unequal chunks: 61, 80 and 94 layers as a search splits them, and random layers."""
+    from planner.cost.pipeline import locked_layers
+    from planner.search.layouts import layouts
+
+    rng = np.random.default_rng(5)
+    cases = [
+        lay for shape in ((61, 1, 8, 4), (61, 1, 16, 3), (80, 0, 8, 3), (94, 0, 8, 3)) for lay in layouts(*shape, False)
+    ]
+    cases += [rng.integers(1, 4, (v, p)) for v, p in ((2, 4), (3, 4), (2, 8), (3, 8))]
+    errors = []
+    for lay in cases:
+        v, p = lay.shape
+        seconds = tuple(tuple(float(x) for x in line) for line in lay.tolist())
+        twice = tuple(tuple(2 * x for x in line) for line in seconds)
+        ends = [simulate("interleaved", Durations(forward_s=seconds, backward_s=twice, weights_s=seconds), n * p)
+                for n in (5, 8)]  # fmt: skip
+        pace = (ends[1].makespan_s - ends[0].makespan_s) / (3 * p) / 3.0
+        low, high = float(lay.sum(axis=0).max()), float(locked_layers(lay[None])[0])
+        assert low <= pace + 1e-9
+        assert pace <= high + 1e-9
+        errors.append((low + high) / 2 / pace - 1)
+    assert np.abs(errors).max() <= 0.08
+    assert np.abs(errors).mean() <= 0.03
