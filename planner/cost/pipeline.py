@@ -20,10 +20,11 @@ gpipe          ``sum of t + (m - 1)(max f + max b)``
 zero_bubble_v  ``max over s of m t + sum before s of max(f, b - w) / 2``; weight gradients fill all other gaps
 =============  ==========================================================================================
 
-Interleaving adds what longer chunks elsewhere cost (`_stall`).  With fewer micro-batches than the warm-up, ``first`` and
-``last`` are one wait and the longer counts.  Sources: Narayanan et al. 2021 (arXiv 2104.04473, section 2.2) for 1F1B and
-interleaving with equal stages; Qi et al. 2024 (arXiv 2405.15362) for the V schedule, whose remainder, like the bounds
-for unequal stages, was checked against ``planner.cost.schedule``, which simulates the same schedules event by event.
+Interleaving adds what longer chunks elsewhere cost (`_stall`).  With fewer micro-batches than the warm-up, ``first``
+and ``last`` are one wait and the longer counts.  Sources: Narayanan et al. 2021 (arXiv 2104.04473, section 2.2) for
+1F1B and interleaving with equal stages; Qi et al. 2024 (arXiv 2405.15362) for the V schedule, whose remainder, like the
+bounds for unequal stages, was checked against ``planner.cost.schedule``, which simulates the same schedules event by
+event.
 """
 
 from __future__ import annotations
