@@ -1,13 +1,13 @@
 """Device memory of each pipeline stage [bytes].
 
-Memory of a stage is what is always there (parameters, gradients, optimizer states), what is kept for the backward pass
-of the micro-batches in flight, and what a moment of the step needs on top.  Four moments are compared:
+Memory of a stage is what is always there (parameters, gradients, optimizer states, buffers), what is kept for the
+backward pass of the micro-batches in flight, and what a moment of the step needs on top.  Four moments are compared:
 
 ========  ===========================================================================================
-forward   the stage is full of micro-batches and runs one more forward
-loss      last stage only: logits, their float32 copies and gradient
+forward   the stage is full of micro-batches and the last of them is at the widest place of a layer
+loss      last stage only: logits, their copies and gradient, or the backward pass of the output projection
 backward  the widest layer runs backward; a recomputed layer first rebuilds all it would have kept
-update    gradients are complete, no activations; optimizer temporaries
+update    gradients are complete, no activations; temporaries of clipping and of the optimizer
 ========  ===========================================================================================
 
 ``Memory.terms`` holds each term as it is at the stage's heaviest moment, so terms sum to the peak.
@@ -17,24 +17,18 @@ Legend of suffixes: ``C`` candidates, ``V`` chunks, ``S`` stages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
 
-from planner.cost.activations import LayerBytes, layer_bytes, logits_bytes, tokens
-from planner.cost.memory_rules import MemoryRules, bytes_of, rules_for
+from planner.cost.activations import LayerBytes, end_tensors, layer_bytes, layer_tensors
+from planner.cost.memory_rules import MemoryRules, rules_for
 from planner.cost.memory_stages import StageLayers, stage_layers
+from planner.cost.memory_static import stored
+from planner.cost.memory_tensors import reduce_bytes, split_elements
 from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
-from planner.model.operators import (
-    Shards,
-    embedding_parameters,
-    final_norm_parameters,
-    head_parameters,
-    layer_parameters,
-    mtp_parameters,
-)
 from planner.model.records import LayerKind, Model, Workload
 
 #: Terms of `Memory.terms` in the order they are reported.
@@ -88,15 +82,22 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Parts:
-    """What `memory` adds up, before recompute is chosen."""
+    """What `memory` adds up, before recompute is chosen.
+
+    Arrays (C, S) [bytes]: ``always`` is alive at all moments, ``gathered`` and ``ends`` at all but the update, the
+    others at the moment they are named after.
+    """
 
     layers: StageLayers
     layers_CS: IntArray
     bytes_by_kind: Mapping[LayerKind, LayerBytes]
     static: Mapping[str, FloatArray]
+    always_CS: FloatArray
     gathered_CS: FloatArray
-    loss_CS: FloatArray
     ends_CS: FloatArray
+    forward_CS: FloatArray
+    loss_CS: FloatArray
+    backward_CS: FloatArray
     update_CS: FloatArray
 
     def take(self, rows: IntArray) -> _Parts:
@@ -107,6 +108,17 @@ class _Parts:
             static={name: term[rows] for name, term in self.static.items()},
             **{f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name.endswith("_CS")},
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Layers:
+    """Sums over the layers of a stage for one choice of recompute, shape (C, S) [bytes]."""
+
+    kept: FloatArray
+    dispatch: FloatArray
+    forward: FloatArray
+    backward: FloatArray
+    recomputed: BoolArray
 
 
 def memory(model: Model, workload: Workload, table: Strategies, rules: MemoryRules | None = None) -> Memory:
@@ -166,22 +178,31 @@ def _fewest(
 
 
 def _assemble(parts: _Parts, table: Strategies) -> Memory:
-    kept, dispatch, working = _kept(parts, table.recompute_full_CS, table.recompute_selective_CS)
-    static = sum_terms(parts.static.values())
-    moments = _moments(parts, static, kept, working)
+    layers = _sum_layers(parts, table.recompute_full_CS, table.recompute_selective_CS)
+    static = _add(parts.static.values())
+    moments = _moments(parts, layers)
     moment = np.argmax(np.stack(moments), axis=0)
     peak = np.maximum.reduce(moments)
-    busy = moment < MOMENTS.index("update")
+    mask = table.stage_mask_CS
     zero = np.zeros_like(peak)
+
+    def at(name: str, value: FloatArray) -> FloatArray:
+        return np.where(moment == MOMENTS.index(name), value, zero)
+
+    busy = moment != MOMENTS.index("update")
+    backward = at("backward", layers.backward)
     terms = dict(parts.static) | {
         "gathered_parameters": np.where(busy, parts.gathered_CS, zero),
-        "activations": np.where(busy, kept - dispatch + parts.ends_CS, zero),
-        "moe_dispatch": np.where(busy, dispatch, zero),
-        "recompute_working": np.where(moment == MOMENTS.index("backward"), working, zero),
-        "logits_loss": np.where(moment == MOMENTS.index("loss"), parts.loss_CS, zero),
-        "temporaries": np.where(busy, zero, parts.update_CS),
+        "activations": np.where(busy, layers.kept - layers.dispatch + parts.ends_CS, zero),
+        "moe_dispatch": np.where(busy, layers.dispatch, zero),
+        "recompute_working": np.where(layers.recomputed, backward, zero),
+        "logits_loss": at("loss", parts.loss_CS),
+        "temporaries": parts.always_CS
+        + np.where(layers.recomputed, zero, backward)
+        + at("backward", parts.backward_CS)
+        + at("forward", parts.forward_CS + layers.forward)
+        + at("update", parts.update_CS),
     }
-    mask = table.stage_mask_CS
     return Memory(
         terms={name: _frozen(np.where(mask, terms[name], zero)) for name in TERMS},
         static_bytes_CS=_frozen(np.where(mask, static, zero)),
@@ -191,134 +212,73 @@ def _assemble(parts: _Parts, table: Strategies) -> Memory:
     )
 
 
-def _moments(parts: _Parts, static: FloatArray, kept: FloatArray, working: FloatArray) -> list[FloatArray]:
-    busy = static + parts.gathered_CS + kept + parts.ends_CS
-    return [busy, busy + parts.loss_CS, busy + working, static + parts.update_CS]
+def _moments(parts: _Parts, layers: _Layers) -> list[FloatArray]:
+    always = _add(parts.static.values()) + parts.always_CS
+    busy = always + parts.gathered_CS + layers.kept + parts.ends_CS
+    return [
+        busy + (parts.forward_CS + layers.forward),
+        busy + parts.loss_CS,
+        busy + (parts.backward_CS + layers.backward),
+        always + parts.update_CS,
+    ]
 
 
 def _peak_CS(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> FloatArray:
-    kept, _, working = _kept(parts, full_CS, selective_CS)
-    peak: FloatArray = np.maximum.reduce(_moments(parts, sum_terms(parts.static.values()), kept, working))
+    peak: FloatArray = np.maximum.reduce(_moments(parts, _sum_layers(parts, full_CS, selective_CS)))
     return peak
 
 
-def sum_terms(terms: object) -> FloatArray:
-    """Sum in the given order, so that a row's bits do not depend on the table around it."""
-    total: FloatArray | None = None
-    for term in terms:  # type: ignore[attr-defined]
-        total = term if total is None else total + term
-    assert total is not None
-    return total
-
-
-def _kept(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Kept bytes, their dispatch part and the backward working set, shape (C, S)."""
+def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _Layers:
     layers = parts.layers
     whole_at, some_at, all_at = (layers.places(n) for n in (full_CS, full_CS + selective_CS, parts.layers_CS))
-    kept = np.zeros(full_CS.shape)
-    dispatch = np.zeros(full_CS.shape)
-    working = np.zeros(full_CS.shape)
+    kept, dispatch, forward, backward = (np.zeros(full_CS.shape) for _ in range(4))
     for kind, size in parts.bytes_by_kind.items():
         none, selective, full = (x[:, None] for x in (size.none, size.selective, size.full))
         count, some, whole = (layers.kept(kind, at) for at in (all_at, some_at, whole_at))
         kept = kept + ((count - some) * none + (some - whole) * selective + whole * full)
         dispatch = dispatch + (count - whole) * size.dispatch[:, None]
-        rebuilt = (none - full) * (layers.of_kind(kind, whole_at) > 0)
-        working = np.maximum(working, (size.working[:, None] + rebuilt) * (layers.count(kind) > 0))
-    return kept, dispatch, working
+        present = layers.count(kind) > 0
+        rebuilt = size.rebuilt[:, None] * (layers.of_kind(kind, whole_at) > 0)
+        forward = np.maximum(forward, size.forward[:, None] * present)
+        backward = np.maximum(backward, (size.backward[:, None] + rebuilt) * present)
+    return _Layers(kept=kept, dispatch=dispatch, forward=forward, backward=backward, recomputed=full_CS > 0)
 
 
 def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRules) -> _Parts:
     layers = stage_layers(model, table)
-    last = np.arange(table.stages)[None, :] == table.pp[:, None] - 1
-    first = np.zeros_like(last)
-    first[:, 0] = True
-    kinds = {kind: layer_bytes(model, workload, table, kind, rules) for kind in model.kinds}
-    shards = _stage_shards(model, table, layers, first, last)
-    static = _static(workload, table, rules, shards)
-    width = bytes_of(workload.compute_dtype)
-    count = tokens(workload, table)
-    sequence = np.where(table.sequence_parallel, table.tp, 1)
-    hidden = (model.hidden * width * count / sequence)[:, None]
-    loss = logits_bytes(model, workload, table, rules)[:, None] * last
+    elements = split_elements(model, workload, table, rules)
+    ends = end_tensors(model, workload, rules)
+    last_CS = np.arange(table.stages)[None, :] == table.pp[:, None] - 1
+    first_CS = np.broadcast_to(np.arange(table.stages)[None, :] == 0, last_CS.shape)
+    kept = stored(model, workload, table, layers, rules)
+    size = {f.name: reduce_bytes(getattr(ends, f.name), elements)[:, None] for f in fields(ends)}
+    first_flight, last_flight, passes = layers.flights_CS()
+    more_CS = table.micro_batches[:, None] * table.vpp[:, None] > passes
+    refill_CS = (size["refill"] + kept.embedding_CS) * more_CS
     return _Parts(
         layers=layers,
         layers_CS=table.layers_CS,
-        bytes_by_kind=kinds,
-        static=static,
-        gathered_CS=_gathered(workload, table, rules, shards),
-        loss_CS=loss,
-        ends_CS=hidden * (1.0 * first + 2.0 * last),
-        update_CS=np.zeros_like(loss),
+        bytes_by_kind={
+            kind: layer_bytes(layer_tensors(model, workload, kind, rules), elements) for kind in model.kinds
+        },
+        static=kept.static,
+        always_CS=kept.always_CS + size["constant"],
+        gathered_CS=kept.gathered_CS,
+        ends_CS=passes * size["stage"] + first_flight * size["first"] * first_CS + last_flight * size["last"] * last_CS,
+        forward_CS=refill_CS + size["forward"],
+        loss_CS=np.maximum(size["loss"], size["head_backward"] + kept.head_gradient_CS) * last_CS + refill_CS,
+        backward_CS=refill_CS + kept.head_gradient_CS,
+        update_CS=kept.update_CS,
     )
 
 
-def _stage_shards(
-    model: Model, table: Strategies, layers: StageLayers, first: BoolArray, last: BoolArray
-) -> tuple[FloatArray, FloatArray]:
-    """Parameters of one rank of each stage: outside and inside experts, shape (C, S) [count]."""
-    tp, ep = table.tp[:, None], table.ep[:, None]
-    dense = np.zeros(first.shape)
-    expert = np.zeros(first.shape)
-    for kind in model.kinds:
-        each, count = layer_parameters(model, kind), layers.count(kind)
-        dense = dense + count * (each.tp / tp + each.replicated)
-        expert = expert + count * (each.expert / ep)
-    embedding, head = embedding_parameters(model), head_parameters(model)
-    if model.tied_embeddings:
-        head = Shards(tp=embedding.tp)
-        last = last & (table.pp > 1)[:, None]
-    ends = [(embedding, first), (head, last), (final_norm_parameters(model), last)]
-    if model.mtp_layers:
-        mtp = mtp_parameters(model)
-        ends.append((mtp, last))
-        expert = expert + last * (mtp.expert / ep)
-    for each, where in ends:
-        dense = dense + where * (each.tp / tp + each.replicated)
-    return dense, expert
-
-
-def _expert_shard(table: Strategies, rules: MemoryRules) -> FloatArray:
-    """Ranks that share one copy of what is sharded of an expert, shape (C,)."""
-    ranks = table.dp * table.cp
-    copies = ranks * (1 if rules.expert_tensor_parallel else table.tp) / table.ep
-    copies = np.maximum(copies, 1.0)
-    return np.where(table.optimizer_shard >= ranks, copies, np.minimum(table.optimizer_shard, copies))
-
-
-def _static(
-    workload: Workload, table: Strategies, rules: MemoryRules, shards: tuple[FloatArray, FloatArray]
-) -> dict[str, FloatArray]:
-    etp = np.where(rules.expert_tensor_parallel, table.tp, 1)[:, None]
-    dense, expert = shards[0], shards[1] / etp
-    share = table.optimizer_shard[:, None].astype(np.float64)
-    expert_share = _expert_shard(table, rules)[:, None]
-    level = table.zero_level[:, None]
-    params, grads = bytes_of(workload.params_dtype), bytes_of(workload.grads_dtype)
-    states = workload.moments * bytes_of(workload.states_dtype)
-    if workload.master_weights:
-        states += 2.0 if rules.reuse_master else 4.0
-
-    def split(size: float, lowest: int) -> FloatArray:
-        over = level >= lowest
-        return size * (dense / np.where(over, share, 1.0) + expert / np.where(over, expert_share, 1.0))
-
-    return {
-        "parameters": split(params, 1 if rules.sharded_weights else 3),
-        "gradients": split(grads, 2),
-        "optimizer_states": split(states, 1) * np.where(table.swap_optimizer, 0.0, 1.0)[:, None],
-    }
-
-
-def _gathered(
-    workload: Workload, table: Strategies, rules: MemoryRules, shards: tuple[FloatArray, FloatArray]
-) -> FloatArray:
-    if not rules.sharded_weights:
-        return np.zeros_like(shards[0])
-    share = (table.optimizer_shard > 1) & (table.zero_level >= 1)
-    expert_share = (_expert_shard(table, rules) > 1) & (table.zero_level >= 1)
-    size = bytes_of(workload.compute_dtype)
-    return size * (shards[0] * share[:, None] + shards[1] * expert_share[:, None])
+def _add(terms: Iterable[FloatArray]) -> FloatArray:
+    """Sum in the given order, so that a row's bits do not depend on the table around it."""
+    total: FloatArray | None = None
+    for term in terms:
+        total = term if total is None else total + term
+    assert total is not None
+    return total
 
 
 def _frozen(array: FloatArray) -> FloatArray:

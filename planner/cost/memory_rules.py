@@ -1,13 +1,16 @@
 """How each framework lays out memory: what is sharded, in which type, and what exists at the same time.
 
-One frozen record per framework; `rules_for` picks it from ``Workload.framework``.  Rules are facts of a framework's
-implementation, so each names where it was read; sizes and degrees never enter here.
+One frozen record per framework; `rules_for` picks it from ``Workload.framework`` and applies ``Workload.switches``.
+Rules are facts of a framework's implementation; sizes and degrees never enter here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final
 
 from planner.model.records import DTYPE_BYTES, Workload
 
@@ -18,47 +21,86 @@ class MemoryRules:
 
     Attributes
     ----------
-    name : {"mindformers", "megatron", "mindspeed", "fsdp"}
-        Which kept tensors `planner.cost.activations` lists.
+    name : {"mindformers", "mindformers-legacy", "megatron", "mindspeed"}
+        Which kept tensors are listed, see ``planner.cost.activations``.
     sharded_weights : bool
         ZeRO level 1 and above also splits the stored parameters, which are gathered for use (MindSpore's
         optimizer parallelism); False: parameters stay whole below level 3.
-    gathered_kept : bool
-        Gathered parameters live from their first use to the end of the step; False: they are freed after each layer.
     expert_tensor_parallel : bool
         Experts are also split over tp.
     fused_cross_entropy : bool
         Loss and its gradient are computed in place of the logits.
     reuse_master : bool
         16-bit parameters share storage with their float32 copy, which then costs 2 bytes (MindSpeed).
-    first_iteration : bool
-        The peak is that of the first iteration, before Adam's moments exist.
-    loss_copies : float
-        float32 copies of the logits alive at the loss.
+    gradient_placeholders : bool
+        An unused 16-bit tensor of every weight shape is kept for autograd (Transformer Engine with gradient
+        accumulation fused into the weight-gradient product).
+    workspace_bytes : float
+        Work areas of the matmul library inside the pool [bytes].
+    compressed_mask : bool
+        Attention takes a fixed 2048 x 2048 mask; False: one mask of seq x seq is built for every micro-batch.
+    gathered_kept : bool
+        Gathered parameters stay from their first use to the last backward pass of the step; False: they are
+        gathered again for the backward pass.
+    recompute_communication : bool
+        Recomputed layers repeat their tensor-parallel collectives; False: the gathered tensors are kept.
+    fused_swiglu : bool
+        The gated activation is one operator that keeps only its input.
     """
 
     name: str
     sharded_weights: bool = False
-    gathered_kept: bool = False
     expert_tensor_parallel: bool = False
     fused_cross_entropy: bool = False
     reuse_master: bool = False
-    first_iteration: bool = False
-    loss_copies: float = 2.0
+    gradient_placeholders: bool = False
+    workspace_bytes: float = 0.0
+    compressed_mask: bool = True
+    gathered_kept: bool = True
+    recompute_communication: bool = True
+    fused_swiglu: bool = False
 
+
+#: ``Workload.switches`` and what each changes.
+SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "full-attention-mask": {"compressed_mask": False},  # MindFormers use_attn_mask_compression: False
+        "optimizer-comm-recompute": {"gathered_kept": False},  # parallel_optimizer_comm_recompute: True
+        "no-comm-recompute": {"recompute_communication": False},  # mp_comm_recompute: False
+        "fused-swiglu": {"fused_swiglu": True},  # bias_swiglu_fusion: True
+        "fused-cross-entropy": {"fused_cross_entropy": True},
+        "unfused-cross-entropy": {"fused_cross_entropy": False},
+        "reuse-fp32-param": {"reuse_master": True},
+        "expert-tensor-parallel": {"expert_tensor_parallel": True},
+        "no-expert-tensor-parallel": {"expert_tensor_parallel": False},
+    }
+)
 
 _RULES: Final = {
-    "mindformers": MemoryRules(name="mindformers", sharded_weights=True, gathered_kept=True),
-    "mindformers-legacy": MemoryRules(name="mindformers", sharded_weights=True, gathered_kept=True),
+    "mindformers": MemoryRules(name="mindformers", sharded_weights=True),
+    "mindformers-legacy": MemoryRules(name="mindformers-legacy", sharded_weights=True),
     "mindformers-pynative": MemoryRules(name="megatron"),
-    "megatron": MemoryRules(name="megatron", fused_cross_entropy=True),
+    "megatron": MemoryRules(
+        name="megatron",
+        fused_cross_entropy=True,
+        gradient_placeholders=True,
+        workspace_bytes=2.0 * 32 * 2**20,  # cuBLAS and Transformer Engine, 32 MiB each on Hopper and later
+    ),
     "mindspeed": MemoryRules(name="mindspeed", expert_tensor_parallel=True),
 }
 
 
+@lru_cache(maxsize=64)
+def _rules(framework: str, switches: tuple[str, ...]) -> MemoryRules:
+    rules = _RULES[framework]
+    for switch in switches:
+        rules = replace(rules, **SWITCHES.get(switch, {}))
+    return rules
+
+
 def rules_for(workload: Workload) -> MemoryRules:
-    """Rules of the workload's framework."""
-    return _RULES[workload.framework]
+    """Rules of the workload's framework and switches."""
+    return _rules(workload.framework, workload.switches)
 
 
 def bytes_of(dtype: str) -> float:

@@ -1,0 +1,156 @@
+"""Tensors as records: width per token, how they are split, element size; and their bytes for a table of strategies.
+
+The lists of tensors depend on the model only.  `reduce_bytes` sums them by split before any candidate is looked at, so
+the cost of a table does not grow with the number of tensors.
+
+Tokens of one rank and micro-batch: ``T = micro_batch_size * seq / cp``.
+
+=========  ========================  ==================================================================
+split      elements per rank         tensors
+=========  ========================  ==================================================================
+whole      T w                       not split over tp
+sequence   T w / tp                  outside tensor-parallel regions (T w without sequence parallel)
+tensor     T w / tp                  heads, MLP columns, vocabulary
+exchanged  T w / tp, 0 without       second copies made by the all-to-all of Ulysses context parallelism
+           Ulysses
+routed     T topk w / tp             tokens sent to experts; does not change with ep
+received   T topk w, / tp unless     tokens as the experts' matrix products see them
+           experts are split over tp
+context    T cp w / tp               keys and values gathered over cp
+global     T cp w                    not split at all
+once       w                         independent of tokens
+=========  ========================  ==================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+import numpy as np
+
+from planner.cost.memory_rules import MemoryRules
+from planner.cost.strategies import FloatArray, Strategies
+from planner.model.records import Model, Workload
+
+Split = Literal["whole", "sequence", "tensor", "exchanged", "routed", "received", "context", "global", "once"]
+SPLITS: Final[tuple[Split, ...]] = get_args(Split)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor, or several alike.
+
+    Attributes
+    ----------
+    width : float
+        Elements per token, unsplit.
+    size : float
+        Bytes of an element.
+    selective : bool
+        Still kept when cheap operators are recomputed.
+    dispatch : bool
+        Holds routed tokens.
+    """
+
+    name: str
+    width: float
+    split: Split
+    size: float
+    selective: bool = True
+    dispatch: bool = False
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Unsplit bytes per token [bytes]."""
+        return self.width * self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTensors:
+    """Tensors of one layer and one micro-batch.
+
+    Attributes
+    ----------
+    kept : tuple of Tensor
+        Kept for the backward pass when nothing is recomputed.
+    full : tuple of Tensor
+        Kept when the whole layer is recomputed.
+    forward, backward : tuple of Tensor
+        Alive in addition where the layer's forward and backward pass are widest.
+    rebuilt : tuple of Tensor
+        Alive in addition in the backward pass of a recomputed layer, beside what it would have kept.
+    """
+
+    kept: tuple[Tensor, ...]
+    full: tuple[Tensor, ...]
+    forward: tuple[Tensor, ...] = ()
+    backward: tuple[Tensor, ...] = ()
+    rebuilt: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTensors:
+    """Tensors of a stage beside its layers, for one micro-batch.
+
+    Attributes
+    ----------
+    stage, first, last : tuple of Tensor
+        Kept for the backward pass on every, the first and the last stage.
+    constant : tuple of Tensor
+        Alive all the time on every stage, whatever the number of micro-batches.
+    refill : tuple of Tensor
+        Alive on every stage while more micro-batches are still to come.
+    forward : tuple of Tensor
+        Alive at the start of a micro-batch on every stage.
+    loss : tuple of Tensor
+        Alive in addition at the loss.
+    head_backward : tuple of Tensor
+        Alive in addition in the backward pass of the output projection.
+    """
+
+    stage: tuple[Tensor, ...] = ()
+    first: tuple[Tensor, ...] = ()
+    last: tuple[Tensor, ...] = ()
+    constant: tuple[Tensor, ...] = ()
+    refill: tuple[Tensor, ...] = ()
+    forward: tuple[Tensor, ...] = ()
+    loss: tuple[Tensor, ...] = ()
+    head_backward: tuple[Tensor, ...] = ()
+
+
+def tokens(workload: Workload, table: Strategies) -> FloatArray:
+    """Tokens of one micro-batch on one rank, ``mbs * seq / cp``, shape (C,) [count]."""
+    return table.micro_batch_size * (float(workload.seq) / table.cp)
+
+
+def split_elements(model: Model, workload: Workload, table: Strategies, rules: MemoryRules) -> dict[Split, FloatArray]:
+    """Elements of a one-wide tensor on one rank for each way of splitting it, shape (C,) [count]."""
+    count = tokens(workload, table)
+    sequence = count / np.where(table.sequence_parallel, table.tp, 1)
+    tensor = count / table.tp
+    routed = sequence * (float(model.moe.topk) if model.moe is not None else 0.0)
+    return {
+        "whole": count,
+        "sequence": sequence,
+        "tensor": tensor,
+        "exchanged": tensor * (table.ulysses_degree > 1),
+        "routed": routed,
+        "received": routed * (table.tp if rules.expert_tensor_parallel else 1),
+        "context": tensor * table.cp,
+        "global": count * table.cp,
+        "once": np.ones_like(count),
+    }
+
+
+def reduce_bytes(tensors: Iterable[Tensor], elements: dict[Split, FloatArray]) -> FloatArray:
+    """Bytes of tensors on one rank, shape (C,) [bytes]."""
+    per_split = dict.fromkeys(SPLITS, 0.0)
+    for tensor in tensors:
+        per_split[tensor.split] += tensor.bytes_per_token
+    total = np.zeros_like(elements["whole"])
+    for split, size in per_split.items():
+        if size:
+            total = total + size * elements[split]
+    return total
