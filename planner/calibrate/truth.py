@@ -400,7 +400,9 @@ def _strategy(
 
 
 def _is_ulysses(row: dict[str, str], notes: str) -> bool:
-    return "ulysses" in (notes + row["model"] + row["case_id"]).lower() or row.get("cp_comm") == "a2a"
+    text = (notes + row["model"] + row["case_id"]).lower()
+    # SimuMax's runs exchange heads: "a2a" in the table of its simulator rows, not repeated in that of memory cases
+    return "ulysses" in text or "simumax" in text or row.get("cp_comm") == "a2a"
 
 
 def _zero(text: str, degrees: Mapping[str, int], assumed: set[str]) -> tuple[int, int]:
