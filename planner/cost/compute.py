@@ -36,6 +36,9 @@ LAYER_KERNELS: Final = 20
 KERNELS_PER_GEMM: Final = 4
 ROUTING_KERNELS: Final = 20
 
+#: Head width at which ``attention_efficiency`` is quoted.
+USUAL_HEAD: Final = 128.0
+
 #: Bytes moved per score of unfused attention, forward: scores written and read, softmax and dropout in between.
 SCORE_BYTES: Final = 13.0
 
@@ -62,7 +65,7 @@ class Execution:
         Experts receive equal shares: forced balance, or a capacity factor of 1 that drops the rest.
     eager : bool
         Operators are launched one by one by the host (PyTorch); False for compiled graphs (MindSpore graph mode).
-    selective : tuple of {"activation", "norm", "attention", "mlp", "projections"}
+    selective : tuple of {"activation", "norm", "attention", "mlp", "projections", "alternate_matmuls"}
         What a selectively recomputed layer repeats; empty: the activation function, or the attention core where scores
         are materialised (Megatron's meaning).
     """
@@ -206,6 +209,7 @@ def layer_work(
         "norm": vector["norm"] / rate.vector_bytes_per_s,
         "attention": core_s + scores / rate.vector_bytes_per_s,
         **parts,
+        "alternate_matmuls": 0.5 * (parts["projections"] + parts["mlp"]),
     }
     chosen = run.selective or (("activation",) if workload.flash_attention else ("attention",))
     return LayerWork(
@@ -281,7 +285,9 @@ def attention_core(
         return time, MATMUL_BACKWARD * time, flop
     skipped = np.where(in_ring & (not run.causal_skip), 1.0, 0.5)
     flop = 2.0 * share.tokens * workload.seq * skipped * width
-    slow = np.where(in_ring, constants["ring_slowdown"], 1.0)
+    narrow = 0.5 * (model.attention.head_dim + model.attention.v_head_dim)
+    head0 = constants["attention_head0"]
+    slow = np.where(in_ring, constants["ring_slowdown"], 1.0) * (1.0 + head0 / narrow) / (1.0 + head0 / USUAL_HEAD)
     time = flop * slow / rate.attention_flop_per_s
     return time, FLASH_BACKWARD * time, flop
 

@@ -1,0 +1,358 @@
+"""How well predicted step times agree with measured ones.
+
+For every set of rows (`planner.calibrate.time_sets`) the errors of the fit itself and those of left-out rows stand side
+by side, with what a constant utilisation would have reached, how often pairs of layouts are put in the right order, and
+how many left-out rows their 80 % interval holds.  `accuracy` fits and leaves out; `accuracy_of_file` scores any file
+with the shipped calibrations and fits nothing.
+
+Errors are predicted / measured - 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from scipy.stats import rankdata
+
+from planner.calibrate.fit import FloatArray, TimeCase, log_error, time_case
+from planner.calibrate.time_sets import EXCLUDED, FittedSet, family_of, fit_sets, generation_of, work_of
+from planner.calibrate.truth import SIMULATOR_ROWS, STEP_TIMES, TruthRow, kind_of, read_simulator_rows, read_step_times
+from planner.cluster.load import calibration, data_directory
+from planner.cost.compute import peak_flop_per_s
+from planner.errors import CalibrationError
+from planner.model.operators import flop_per_token, parameter_count
+
+#: Files that the accuracy figures stand on.
+TRUTH_FILES: Final = ("step-times.csv", "simulator-rows.csv")
+#: Pairs of layouts closer than this are not counted as ordered.
+PAIR_GAP: Final = 0.05
+#: Ends of the 80 % interval.
+INTERVAL_PERCENTILES: Final = (10.0, 90.0)
+#: Upper ends of size families [parameters].
+FAMILIES: Final = (1e9, 4e9, 10e9, 20e9, 50e9, 90e9)
+
+Label = Callable[[TimeCase], Hashable]
+LABELS: Final[Mapping[str, Label]] = {
+    "shape": lambda case: case.shape,
+    "release": lambda case: case.release,
+    "case": lambda case: case.case_id,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupScore:
+    """Errors of one group of rows [percent].
+
+    Attributes
+    ----------
+    cross_validated : bool
+        The rows were predicted by constants fitted without them.
+    left_out : str
+        What was left out together: "shape", "release", "case"; empty when nothing was.
+    spearman, regret_percent : float or None
+        Rank correlation of seconds per sample and device within one model shape, mean over shapes of three layouts and
+        more; and how much slower the predicted best of a shape is than its measured best.
+    pair_order_percent, family_regret_percent : float or None
+        Pairs of one release and size family, more than 5 % apart in utilisation, that are put in the right order; and
+        the mean regret of taking the predicted best of such a family.
+    constant_mfu_mape_percent : float or None
+        Error of the better of two constant utilisations (causal, full attention count) fitted to the other rows.
+    coverage_percent : float or None
+        Rows inside the 80 % interval that the other rows' errors give.
+    """
+
+    name: str
+    n: int
+    mape_percent: float
+    p90_abs_percent: float
+    max_abs_percent: float
+    bias_percent: float
+    spearman: float | None
+    regret_percent: float | None
+    cross_validated: bool
+    left_out: str = ""
+    pair_order_percent: float | None = None
+    family_regret_percent: float | None = None
+    constant_mfu_mape_percent: float | None = None
+    coverage_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """Scores of all groups, and rows that are in none.
+
+    ``excluded`` names complete rows that were left out on purpose, ``skipped`` rows that cannot be predicted.
+    """
+
+    groups: tuple[GroupScore, ...]
+    excluded: Mapping[str, str]
+    skipped: Mapping[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON holds it."""
+        return {
+            "groups": [asdict(group) for group in self.groups],
+            "excluded": dict(self.excluded),
+            "skipped": dict(self.skipped),
+        }
+
+    def group(self, name: str, left_out: str = "") -> GroupScore:
+        """One group by name and by what was left out."""
+        return next(g for g in self.groups if g.name == name and g.left_out == left_out)
+
+
+# --------------------------------------------------------------------------------------------------------- rows
+
+
+def truth_paths() -> tuple[Path, ...]:
+    """Shipped measurements: beside the calibrations in an installed package, under tests/truth in a source tree.
+
+    Raises
+    ------
+    CalibrationError
+        Neither is there.
+    """
+    folders = (data_directory("calibration"), data_directory("calibration").parent / "tests" / "truth")
+    for folder in folders:
+        paths = tuple(folder / name for name in TRUTH_FILES)
+        if all(path.is_file() for path in paths):
+            return paths
+    raise CalibrationError(f"the measurements {', '.join(TRUTH_FILES)} are not installed; name a file with --data.")
+
+
+def read_cases(paths: Sequence[str | Path]) -> tuple[list[TimeCase], dict[str, str]]:
+    """Rows of measurement files that can be predicted, and why the others cannot."""
+    cases: list[TimeCase] = []
+    skipped: dict[str, str] = {}
+    for path in paths:
+        for row in _rows(path):
+            try:
+                cases.append(time_case(row))
+            except CalibrationError as error:
+                skipped[row.case_id] = str(error).removeprefix(f"{row.case_id}: ")
+    return cases, skipped
+
+
+def _rows(path: str | Path) -> list[TruthRow]:
+    kind = kind_of(path)
+    if kind == STEP_TIMES:
+        return read_step_times(path)
+    if kind == SIMULATOR_ROWS:
+        return read_simulator_rows(path)
+    raise CalibrationError(f"{path}: a {kind} table has no step times; legal: {STEP_TIMES} or {SIMULATOR_ROWS} tables.")
+
+
+# ------------------------------------------------------------------------------------------------------- scores
+
+
+def accuracy() -> Accuracy:
+    """Fit every set to the shipped measurements and score it, in sample and left out."""
+    cases, skipped = read_cases(truth_paths())
+    groups: list[GroupScore] = []
+    present: set[str] = set()
+    for name, fitted in fit_sets(cases).items():
+        fit = fitted.fit
+        present.update(case.case_id for case in fitted.excluded)
+        groups.append(score(name, fit.cases, fit.log_error))
+        for kind in fitted.spec.left_out:
+            left = left_out_errors(fitted, kind)
+            groups.append(score(name, fit.cases, left, kind))
+            if kind == fitted.spec.left_out[0]:
+                groups.extend(_by_generation(name, fit.cases, left, kind))
+        if fitted.excluded:
+            groups.append(_with_excluded(name, fitted))
+    excluded = {key: reason for key, reason in EXCLUDED.items() if key in present}
+    return Accuracy(groups=tuple(groups), excluded=excluded, skipped=skipped)
+
+
+def left_out_errors(fitted: FittedSet, kind: str) -> FloatArray:
+    """log(predicted / measured) of left-out rows, with the generation's own constants where rows of it remain."""
+    fit, label = fitted.fit, LABELS[kind]
+    if fitted.spec.base or len({(family_of(c), generation_of(c)) for c in fit.cases}) == 1:
+        return fit.left_out(label)
+    labels = [label(case) for case in fit.cases]
+    generations = [(family_of(case), generation_of(case)) for case in fit.cases]
+    out = np.zeros(len(labels))
+    for one in dict.fromkeys(labels):
+        rows = np.array([other == one for other in labels])
+        values = fit.without(rows)
+        for i in np.flatnonzero(rows):
+            mates = ~rows & np.array([other == generations[i] for other in generations])
+            out[i] = log_error(fit.cases[i], fit.moved(values, mates))
+    return out
+
+
+def score(name: str, cases: Sequence[TimeCase], log_errors: FloatArray, left_out: str = "") -> GroupScore:
+    """Score of rows predicted with the given errors."""
+    error = np.expm1(log_errors)
+    spearman, regret = _ranking(cases, log_errors)
+    pairs, family_regret = _pairs(cases, log_errors)
+    baseline = _constant_mfu(cases, LABELS[left_out]) if left_out and len(cases) > 2 else None
+    return GroupScore(
+        name=name,
+        n=len(cases),
+        mape_percent=_percent(np.abs(error).mean()),
+        p90_abs_percent=_percent(np.percentile(np.abs(error), 90)),
+        max_abs_percent=_percent(np.abs(error).max()),
+        bias_percent=_percent(error.mean()),
+        spearman=spearman,
+        regret_percent=regret,
+        cross_validated=bool(left_out),
+        left_out=left_out,
+        pair_order_percent=pairs,
+        family_regret_percent=family_regret,
+        constant_mfu_mape_percent=baseline,
+        coverage_percent=_coverage(log_errors) if left_out and len(cases) >= 8 else None,
+    )
+
+
+def _percent(share: float) -> float:
+    return round(100.0 * float(share), 2)
+
+
+def _by_generation(name: str, cases: Sequence[TimeCase], left: FloatArray, kind: str) -> list[GroupScore]:
+    labels = [(family_of(case), generation_of(case)) for case in cases]
+    if len(set(labels)) == 1:
+        return []
+    out = []
+    for family, generation in sorted(set(labels)):
+        rows = [i for i, label in enumerate(labels) if label == (family, generation)]
+        out.append(score(f"{name}, {family} {generation}", [cases[i] for i in rows], left[rows], kind))
+    return out
+
+
+def _with_excluded(name: str, fitted: FittedSet) -> GroupScore:
+    """All complete rows of a set: fitted ones by their left-out errors, excluded ones by the fit."""
+    kind = fitted.spec.left_out[0]
+    extra = [log_error(case, fitted.fit.values) for case in fitted.excluded]
+    cases = (*fitted.fit.cases, *fitted.excluded)
+    return score(f"{name}, with excluded rows", cases, np.concatenate((left_out_errors(fitted, kind), extra)), kind)
+
+
+def _mfu(case: TimeCase, seconds: float, *, causal: bool = True) -> float:
+    batch = int(case.table.dp[0] * case.table.micro_batch_size[0] * case.table.micro_batches[0])
+    flop = flop_per_token(case.model, case.workload.seq, causal) * case.workload.seq * batch
+    peak = peak_flop_per_s(case.cluster.hardware, case.workload.compute_dtype)
+    return flop / (seconds * case.cluster.devices * peak)
+
+
+def _per_sample(case: TimeCase, seconds: float) -> float:
+    batch = int(case.table.dp[0] * case.table.micro_batch_size[0] * case.table.micro_batches[0])
+    return seconds * case.cluster.devices / batch
+
+
+def _constant_mfu(cases: Sequence[TimeCase], label: Label) -> float:
+    """Error of one utilisation for all rows, the median of the rows that are not left out."""
+    best = math.inf
+    labels = [label(case) for case in cases]
+    for causal in (True, False):
+        logs = np.log([_mfu(case, case.measured_s, causal=causal) for case in cases])
+        errors = []
+        for i, one in enumerate(labels):
+            others = [logs[j] for j, other in enumerate(labels) if other != one]
+            errors.append(math.expm1(logs[i] - float(np.median(others or logs))))
+        best = min(best, float(np.abs(errors).mean()))
+    return _percent(best)
+
+
+def _coverage(log_errors: FloatArray) -> float:
+    """Share of rows whose error lies between the 10th and 90th percentile of the other rows' errors."""
+    inside = 0
+    for i in range(len(log_errors)):
+        low, high = np.percentile(np.delete(log_errors, i), INTERVAL_PERCENTILES)
+        inside += bool(low <= log_errors[i] <= high)
+    return _percent(inside / len(log_errors))
+
+
+def _clusters(cases: Sequence[TimeCase], label: Label) -> list[list[int]]:
+    found: dict[Hashable, list[int]] = {}
+    for i, case in enumerate(cases):
+        found.setdefault(label(case), []).append(i)
+    return list(found.values())
+
+
+def _ranking(cases: Sequence[TimeCase], log_errors: FloatArray) -> tuple[float | None, float | None]:
+    """Mean Spearman coefficient and mean regret within one shape, sequence, device and release."""
+    coefficients, regrets = [], []
+    for rows in _clusters(cases, lambda c: (c.shape, c.workload.seq, c.cluster.hardware.name, c.release)):
+        if len(rows) < 3:
+            continue
+        measured = np.array([_per_sample(cases[i], cases[i].measured_s) for i in rows])
+        predicted = measured * np.exp(log_errors[rows])
+        coefficients.append(float(np.corrcoef(rankdata(measured), rankdata(predicted))[0, 1]))
+        regrets.append(float(measured[int(np.argmin(predicted))] / measured.min() - 1.0))
+    if not coefficients:
+        return None, None
+    return round(float(np.mean(coefficients)), 3), _percent(float(np.mean(regrets)))
+
+
+def size_family(case: TimeCase) -> int:
+    """Size family of a model: which of `FAMILIES` it is below."""
+    return int(np.searchsorted(FAMILIES, parameter_count(case.model)))
+
+
+def _pairs(cases: Sequence[TimeCase], log_errors: FloatArray) -> tuple[float | None, float | None]:
+    """Pairs in the right order, and mean regret, by utilisation within one release and size family."""
+    right = total = 0
+    regrets = []
+    for rows in _clusters(cases, lambda c: (c.release, c.cluster.hardware.name, size_family(c))):
+        measured = {i: math.log(_mfu(cases[i], cases[i].measured_s)) for i in rows}
+        predicted = {i: measured[i] - log_errors[i] for i in rows}
+        for i, j in itertools.combinations(rows, 2):
+            gap = measured[i] - measured[j]
+            if abs(gap) > math.log1p(PAIR_GAP):
+                total += 1
+                right += bool((predicted[i] - predicted[j]) * gap > 0)
+        if len(rows) > 2:
+            chosen = max(rows, key=lambda i: predicted[i])
+            regrets.append(math.expm1(max(measured.values()) - measured[chosen]))
+    order = _percent(right / total) if total else None
+    return order, _percent(float(np.mean(regrets))) if regrets else None
+
+
+# -------------------------------------------------------------------------------------------------- any file
+
+
+def accuracy_of_file(path: str | Path) -> Accuracy:
+    """Score a file of measurements with the shipped calibrations; nothing is fitted.
+
+    Groups are device, framework generation and kind of work.  A row is predicted by the calibration of its own
+    generation where there is one, else by the newest.
+
+    Raises
+    ------
+    CalibrationError
+        The file cannot be read, is of another kind, or holds no complete row.
+    """
+    cases, skipped = read_cases([path])
+    if not cases:
+        raise CalibrationError(
+            f"{path}: no complete, unflagged row with a step time; {len(skipped)} rows were skipped."
+        )
+    groups = []
+    for rows in _clusters(cases, _shipped_group):
+        members = [cases[i] for i in rows]
+        errors = np.array([log_error(case, shipped_values(case)) for case in members])
+        device, family, generation, work = _shipped_group(members[0])
+        groups.append(score(f"{device}, {family} {generation}, {work}", members, errors))
+    return Accuracy(groups=tuple(groups), excluded={}, skipped=skipped)
+
+
+def _shipped_group(case: TimeCase) -> tuple[str, str, str, str]:
+    return case.cluster.hardware.name, family_of(case), generation_of(case), work_of(case)
+
+
+def shipped_values(case: TimeCase) -> dict[str, float]:
+    """Constants of the shipped calibration of a case's generation, or of the newest one."""
+    device, framework = case.cluster.hardware, case.workload.framework
+    try:
+        record = calibration(device, framework, generation_of(case))
+    except CalibrationError:
+        record = calibration(device, framework)
+    return {key: constant.value for key, constant in record.constants.items()}

@@ -1,0 +1,198 @@
+"""Calibration files remade from measurements: one YAML a device family, framework and generation, with its residuals.
+
+A file holds the constants that were fitted; what it leaves out comes from the priors of the vendor.  Beside each stands
+``residuals/<name>.csv`` with every row: measured, predicted by the fit, and predicted by constants fitted without the
+row's model shape.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from planner.calibrate.accuracy_time import left_out_errors, read_cases, truth_paths
+from planner.calibrate.fit import FloatArray, TimeCase, generation_fit, log_error
+from planner.calibrate.time_sets import FittedSet, family_of, fit_sets, generation_of
+from planner.cluster.records import Constant
+from planner.errors import CalibrationError
+
+#: Half an 80 % interval of a normal distribution, in standard deviations.
+EIGHTY_PERCENT: Final = 1.2815515655446004
+#: From so many rows on, residual percentiles are taken as they are; below, a normal distribution stands in.
+ENOUGH_ROWS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSpec:
+    """Which sets make the files of a device family.
+
+    ``extras`` are sets whose fitted constants are added; ``moe`` and ``cp`` name those whose left-out errors become the
+    wider intervals of such rows.
+    """
+
+    stem: str
+    dense: str
+    devices: tuple[str, ...]
+    frameworks: Mapping[str, tuple[str, ...]]
+    extras: tuple[str, ...] = ()
+    moe: str = ""
+    cp: str = ""
+
+
+_ASCEND: Final[Mapping[str, tuple[str, ...]]] = {
+    "mindformers": ("mindformers", "mindformers-legacy", "mindformers-pynative"), "mindspeed": ("mindspeed",),
+}  # fmt: skip
+_MEGATRON: Final[Mapping[str, tuple[str, ...]]] = {"megatron": ("megatron",)}
+
+FILES: Final = (
+    FileSpec(
+        stem="ascend-a2", dense="Ascend A2 dense", devices=("910B1", "910B2", "910B3", "910B4", "910B4-64G"),
+        frameworks=_ASCEND, extras=("Ascend A2 MoE", "Ascend A2 context parallel"), moe="Ascend A2 MoE",
+        cp="Ascend A2 context parallel",
+    ),
+    FileSpec(stem="ascend-910a", dense="Ascend 910A dense", devices=("910A",), frameworks=_ASCEND),
+    FileSpec(stem="gpu-a100", dense="A100 Megatron dense", devices=("A100-80G",), frameworks=_MEGATRON),
+    FileSpec(stem="gpu-a100", dense="A100 torchtitan dense", devices=("A100-80G",), frameworks=_MEGATRON),
+    FileSpec(stem="gpu-a100-pcie", dense="A100 PCIe dense", devices=("A100-PCIE",), frameworks=_MEGATRON),
+    FileSpec(
+        stem="gpu-b200", dense="B200 dense", devices=("B200",), frameworks=_MEGATRON, extras=("B200 MoE",),
+        moe="B200 MoE", cp="B200 context parallel",
+    ),
+    FileSpec(stem="gpu-h100", dense="H100 MoE", devices=("H100",), frameworks=_MEGATRON),
+)  # fmt: skip
+
+
+def remake(directory: str | Path, date: str, data: Sequence[str | Path] = ()) -> tuple[Path, ...]:
+    """Fit all sets and write their calibration files.
+
+    Parameters
+    ----------
+    directory : str or Path
+        Folder to write to; it must exist.
+    date : str
+        Written into the files, ``YYYY-MM-DD``.
+    data : sequence of str or Path
+        Measurement files; default: the shipped ones.
+
+    Returns
+    -------
+    tuple of Path
+        Files written.
+
+    Raises
+    ------
+    CalibrationError
+        Nothing to fit, or the folder cannot be written.
+    """
+    cases, skipped = read_cases(tuple(data) or truth_paths())
+    done = fit_sets(cases)
+    if not done:
+        raise CalibrationError(f"no row belongs to a set that can be fitted; {len(skipped)} incomplete rows skipped.")
+    texts: dict[Path, str] = {}
+    for spec in FILES:
+        if spec.dense in done:
+            texts.update(_family(spec, done, Path(directory), date))
+    try:
+        (Path(directory) / "residuals").mkdir(exist_ok=True)
+        for path, text in texts.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CalibrationError(f"calibrations cannot be written to {directory}: {error.strerror or error}.") from error
+    return tuple(texts)
+
+
+def _family(spec: FileSpec, done: Mapping[str, FittedSet], directory: Path, date: str) -> dict[Path, str]:
+    fitted = done[spec.dense]
+    left = left_out_errors(fitted, fitted.spec.left_out[0])
+    common = {key: fitted.fit.constants[key] for key in (*_base_keys(fitted, done), *fitted.fit.keys)}
+    for name in spec.extras:
+        if name in done:
+            common.update({key: done[name].fit.constants[key] for key in done[name].fit.keys})
+    for key, name in (("residual_moe", spec.moe), ("residual_cp", spec.cp)):
+        if name in done:
+            common[key] = _interval(done[name])
+    low, high = _percentiles(left)
+    out: dict[Path, str] = {}
+    labels = [(family_of(case), generation_of(case)) for case in fitted.fit.cases]
+    for family, generation in sorted(set(labels)):
+        rows = np.array([label == (family, generation) for label in labels])
+        members = [case for case, inside in zip(fitted.fit.cases, rows, strict=True) if inside]
+        constants = dict(common)
+        if len(set(labels)) > 1:
+            own = generation_fit(members, fitted.fit.constants)
+            constants.update({key: own.constants[key] for key in own.keys})
+        name = f"{spec.stem}-{family}-{generation}".lower()
+        text = _yaml(name, spec, family, generation, date, constants, (low, high), members)
+        values = fitted.fit.values | {key: constant.value for key, constant in constants.items()}
+        out[directory / f"{name}.yaml"] = text
+        out[directory / "residuals" / f"{name}.csv"] = _residuals(members, values, left[rows])
+    return out
+
+
+def _base_keys(fitted: FittedSet, done: Mapping[str, FittedSet]) -> tuple[str, ...]:
+    base = fitted.spec.base
+    return done[base].fit.keys if base else ()
+
+
+def _percentiles(log_errors: FloatArray) -> tuple[float, float]:
+    """10th and 90th percentile of log(measured / predicted), from left-out rows."""
+    residuals = -log_errors
+    if len(residuals) >= ENOUGH_ROWS:
+        low, high = np.percentile(residuals, (10.0, 90.0))
+        return float(low), float(high)
+    half = EIGHTY_PERCENT * float(np.sqrt((residuals**2).mean()))
+    return -half, half
+
+
+def _interval(fitted: FittedSet) -> Constant:
+    low, high = _percentiles(left_out_errors(fitted, fitted.spec.left_out[0]))
+    rows = len(fitted.fit.cases)
+    return Constant(value=0.0, low=low, high=high, kind="calibrated", source=f"left-out errors of {rows} rows")
+
+
+def _yaml(
+    name: str, spec: FileSpec, family: str, generation: str, date: str, constants: Mapping[str, Constant],
+    residual: tuple[float, float], cases: Sequence[TimeCase],
+) -> str:  # fmt: skip
+    lines = [
+        "# Fitted constants of the time model; remade by `planner fit`.  Not written by hand.",
+        f"name: {name}",
+        f"device: [{', '.join(spec.devices)}]",
+        f"framework: [{', '.join(spec.frameworks[family])}]",
+        f'generation: "{generation}"',
+        f"date: {date}",
+        f"rows: {len(cases)}",
+        f"residual_log_p10: {residual[0]:.4f}",
+        f"residual_log_p90: {residual[1]:.4f}",
+        "constants:",
+    ]
+    for key in sorted(constants):
+        c = constants[key]
+        numbers = f"value: {_digits(c.value)}, low: {_digits(c.low)}, high: {_digits(c.high)}"
+        lines.append(f'  {key}: {{{numbers}, kind: {c.kind}, source: "{c.source}"}}')
+    lines.append(f'sources: ["published runs, row by row in residuals/{name}.csv"]')
+    return "\n".join(lines) + "\n"
+
+
+def _digits(value: float) -> str:
+    """Four significant digits in a form that YAML reads as a float."""
+    text = f"{value:.4g}"
+    return text if "." in text or "e" not in text else text.replace("e", ".0e")
+
+
+def _residuals(cases: Sequence[TimeCase], values: Mapping[str, float], left: FloatArray) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(("case_id", "measured_s", "predicted_s", "left_out_s"))
+    for case, error in zip(cases, left, strict=True):
+        predicted = case.measured_s * math.exp(log_error(case, values))
+        figures = (case.measured_s, predicted, case.measured_s * math.exp(error))
+        writer.writerow((case.case_id, *(f"{figure:.4g}" for figure in figures)))
+    return buffer.getvalue()
