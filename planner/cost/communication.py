@@ -193,7 +193,8 @@ def dp_traffic(
 
     Sharded over a group of s with r copies of that group: reduce-scatter over s, all-reduce of the shard over r,
     all-gather over s; s = 1 is the plain all-reduce.  At zero level 3 parameters are gathered for the forward and the
-    backward pass, and gradients reduced, once a micro-batch, each beside a micro-batch of computation; below it once a
+    backward pass of every micro-batch, beside a micro-batch of computation; from level 2 on gradients, whose sum is
+    kept sharded, are reduced in every micro-batch (MindSpore: gradient_accumulation_shard).  Below, both happen once a
     step, beside the last backward and the first forward pass.  ``dp_exposed`` is never hidden.
     """
     gradient, weight = float(DTYPE_BYTES[workload.grads_dtype]), float(DTYPE_BYTES[workload.compute_dtype])
@@ -209,7 +210,7 @@ def dp_traffic(
     reduce = reduce + expert_rs + np.where(sharded, 0.0, expert_ag * (gradient / weight))
     gather = gather + np.where(sharded, expert_ag, 0.0)
     every = table.zero_level == 3
-    times = np.where(every, table.micro_batches, 1)
+    times = np.where(table.zero_level >= 2, table.micro_batches, 1)
     gathers = np.where(every, 2.0 * table.micro_batches, 1.0)
     overlap = constants["dp_window"] if run.dp_overlap else 0.0
     floor = constants["dp_exposed"] if run.dp_overlap else 1.0
