@@ -20,7 +20,7 @@ _CLUSTER_TIMEOUT_S: Final = 7200
 _NODE_SCRIPTS: Final = 64
 #: Line by which a file of an earlier plan is known.
 MARK: Final = f"# Written by planner {__version__}."
-_HERE: Final = 'here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)'
+HERE: Final = 'here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)'
 
 
 def template(name: str) -> str:
@@ -76,7 +76,7 @@ def launch_script(plan: Plan, hosts: Sequence[str], program: Sequence[str]) -> F
         f"# Starts the {local} workers of one node; {plan.devices} devices, {plan.nodes} nodes.  Usage: {usage}",
         MARK,
         "set -euo pipefail",
-        _HERE,
+        HERE,
         "",
         *environment.exports(environment.mindspore(plan)),
         "",
@@ -125,7 +125,7 @@ def node_script(plan: Plan, hosts: Sequence[str], node: int) -> File:
         f"# Node {node} of {plan.nodes}{where}: ranks {first} to {last}",
         MARK,
         "set -euo pipefail",
-        _HERE,
+        HERE,
         f'exec bash "$here/launch.sh" {node}' + (f" {quoted(hosts[0])}" if hosts else ' "${MASTER_ADDR:-}"'),
     ]
     return File(name=f"node_{node}.sh", text=script(lines), executable=True)
@@ -140,7 +140,7 @@ def dryrun_script(plan: Plan, program: Sequence[str]) -> File:
         "# Needs CANN and the training data; `planner dryrun` needs neither.",
         MARK,
         "set -euo pipefail",
-        _HERE,
+        HERE,
         "",
         "# compile for a rank of a cluster that need not exist, and count operator inputs and outputs",
         "export MS_SIMULATION_LEVEL=1",

@@ -88,7 +88,7 @@ def _pipeline_layout(plan: Plan) -> list[Entry]:
     s = plan.strategy
     why = "layers of each stage minus the even share" + ("; one row a chunk" if s.vpp > 1 else "")
     entries = [Entry("offset", layout.offset(s), why)]
-    if s.vpp > 1:
+    if layout.pipeline_config(s) is not None:
         entries.append(Entry("pp_interleave_num", s.vpp, "chunks a stage; needs pipeline_interleave too"))
     return entries
 

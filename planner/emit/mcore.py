@@ -15,7 +15,7 @@ from planner.emit.sections import DATA_PLACEHOLDER, samples
 from planner.emit.traits import Traits
 from planner.emit.yamltext import Alias, Entry, Items
 from planner.errors import EmitError
-from planner.model.records import Model
+from planner.model.records import DENSE, Model
 from planner.plan import Plan
 
 TARGET: Final = "mindformers"
@@ -53,6 +53,7 @@ def _limits(model: Model) -> list[tuple[bool, str]]:
             bool(model.moe) != (family in ("qwen3_moe", "deepseek_v3")),
             f"its {family} class and experts do not go together",
         ),
+        (family == "qwen3_moe" and DENSE in model.layer_kinds, "its qwen3_moe class has experts in every layer"),
         (bool(model.moe and model.moe.shared_gate), "it has no gate on the shared expert"),
         (bool(model.moe and model.moe.shared_ffn and not mla), f"its {family} class has no shared experts"),
         (bool(model.moe and model.moe.shared_ffn % model.moe.expert_ffn), "shared experts must be whole experts wide"),
@@ -85,7 +86,7 @@ def _pipeline_layout(plan: Plan) -> list[Entry]:
     s = plan.strategy
     why = "layers of each stage minus the even share" + ("; one row a chunk" if s.vpp > 1 else "")
     entries = [Entry("offset", layout.offset(s), why)]
-    if s.vpp > 1:
+    if layout.pipeline_config(s) is not None:
         entries.append(Entry("pp_interleave_num", s.vpp, "chunks a stage; needs pipeline_interleave too"))
     return entries
 
@@ -147,9 +148,7 @@ def _grouped_query(plan: Plan, own: Traits, hidden_act: str = "swiglu") -> list[
 
 
 def _qwen3_moe(plan: Plan, own: Traits) -> list[Entry]:
-    dense = families.leading_dense(plan.model, TARGET)
-    first = [Entry("first_k_dense_replace", dense)] if dense else []
-    return [*_grouped_query(plan, own, "silu"), *first, *_experts(plan, own, "num_experts", "gbs_aux_loss"),
+    return [*_grouped_query(plan, own, "silu"), *_experts(plan, own, "num_experts", "gbs_aux_loss"),
             Entry("moe_router_pre_softmax", True),
             Entry("moe_token_drop_policy", "probs")]  # fmt: skip
 

@@ -6,19 +6,23 @@ from pathlib import Path
 
 from planner import plan as plans
 from planner.emit.read_graph import ReadResult, read_graph
+from planner.emit.read_mindspeed import is_script, read_mindspeed
 from planner.emit.safeyaml import Document, loads, read_text
 from planner.errors import SpecError
 
 __all__ = ["ReadResult", "read"]
 
 
-def read(path: str | Path) -> ReadResult:
+def read(path: str | Path, devices: int | None = None) -> ReadResult:
     """Model, workload and strategy of a file, and what of it could not be read.
 
     Parameters
     ----------
     path : str or Path
-        A plan.json, a MindFormers YAML (graph mode, either dialect), or a directory that holds a plan.json.
+        A plan.json, a MindFormers YAML (graph mode, either dialect), a MindSpeed-LLM or Megatron launch script, or a
+        directory that holds a plan.json.
+    devices : int, optional
+        Number of devices, for a launch script that does not say it.
 
     Raises
     ------
@@ -31,6 +35,8 @@ def read(path: str | Path) -> ReadResult:
     text = read_text(path)
     if path.suffix == ".json" or text.lstrip().startswith("{"):
         return _read_plan(path)
+    if path.suffix == ".sh" or text.startswith("#!"):
+        return _read_script(path, text, devices)
     document = loads(text, source=str(path))
     kind = dialect(document)
     if kind == "graph":
@@ -38,6 +44,15 @@ def read(path: str | Path) -> ReadResult:
     raise SpecError(
         f"{path} is not a MindFormers graph-mode file: it has none of the sections parallel_config, model, trainer."
     )
+
+
+def _read_script(path: Path, text: str, devices: int | None) -> ReadResult:
+    if not is_script(text):
+        raise SpecError(
+            f"{path} is no MindSpeed-LLM or Megatron launch script: it has no --num-layers and --hidden-size. "
+            "Name the YAML that the script starts, if there is one."
+        )
+    return read_mindspeed(text, source=str(path), devices=devices)
 
 
 def dialect(document: Document) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from planner import plan as plans
-from planner.emit import families, launch, mindformers_graph
+from planner.emit import families, launch, mindformers_graph, mindspeed
 from planner.emit.record import EmitResult, File, Settings
 from planner.emit.shell import check_path
 from planner.errors import EmitError
@@ -59,7 +59,7 @@ def emit(
     return EmitResult(
         files=paths,
         placeholders=tuple(p for file in rendered for p in file.placeholders),
-        notes=tuple(note for file in rendered for note in file.notes),
+        notes=(*_framework_note(plan, target), *(note for file in rendered for note in file.notes)),
     )
 
 
@@ -69,9 +69,20 @@ def render(plan: Plan, target: str, settings: Settings) -> list[File]:
     if target == "mindformers":
         main = [mindformers_graph.render(plan, settings), File(name="train.py", text=launch.template("train.py"))]
         main += launch.files(plan, settings, program=("train.py", "pretrain.yaml"))
+    elif target == "mindspeed":
+        main = [mindspeed.render(plan, settings)]
     else:
         raise EmitError(f"target {target!r} is not available yet.")
     return [*main, File(name="plan.json", text=plans.dumps(plan))]
+
+
+def _framework_note(plan: Plan, target: str) -> tuple[str, ...]:
+    """Memory layout and speed differ between frameworks, so figures for one say little about another."""
+    framework = plan.workload.framework
+    expected = {"mindformers": "mindformers", "mindformers-legacy": "mindformers", "megatron": "mindspeed"}
+    if expected.get(framework, framework) == target or target == "mindspore":
+        return ()
+    return (f"The plan was estimated for {framework}; run the estimate again with --framework {target}.",)
 
 
 def write_files(files: Sequence[File], directory: Path, *, force: bool) -> tuple[Path, ...]:

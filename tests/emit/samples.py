@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.cost.strategies import Strategy
-from planner.emit.layout import spread
 from planner.model.load import find
 from planner.model.records import DENSE, MOE, Attention, Model, Moe, Workload
 from planner.plan import Plan
@@ -101,6 +100,18 @@ def golden() -> dict[str, Plan]:
     }  # fmt: skip
 
 
+def golden_mindspeed() -> dict[str, Plan]:
+    """Plans whose MindSpeed-LLM scripts are kept and reviewed."""
+    work = Workload(seq=8192, global_batch=1, params_dtype="bfloat16", master_weights=True, framework="mindspeed")
+    return {
+        "qwen2.5-72b-64": plan(find("Qwen2.5-72B"), dp=2, tp=8, pp=4, micro_batches=32, full=6, workload=work),
+        "deepseek-v3-1024": plan(
+            find("DeepSeek-V3"), dp=16, tp=8, pp=8, vpp=2, ep=64, micro_batches=32,
+            layers=((4,) * 8, (4,) * 7 + (1,)), full=5, swap_optimizer=True, workload=work,
+        ),
+    }  # fmt: skip
+
+
 def matrix() -> dict[str, Plan]:
     """Plans that MindFormers itself must load and build exactly: families x layouts."""
     llama, qwen, moe, latent = (small(name) for name in ("llama", "qwen3", "qwen3_moe", "deepseek_v3"))
@@ -135,7 +146,6 @@ def matrix() -> dict[str, Plan]:
         "qwen3-muon": plan(qwen, dp=2, tp=2, workload=Workload(seq=4096, global_batch=1, optimizer="Muon", moments=1)),
         "moe-ep-over-tp": plan(moe, dp=2, tp=4, pp=2, ep=8, full=4),
         "moe-vpp": plan(moe, dp=4, tp=2, pp=2, vpp=2, ep=4, full=(1, 2), selective=(3, 0)),
-        "moe-first-dense": plan(replace(moe, layer_kinds=(DENSE, DENSE) + (MOE,) * 6), dp=4, ep=4),
         "latent-mtp": plan(latent, dp=4, tp=2, pp=2, ep=4, layers=((5, 3),)),
         "latent-no-mtp": plan(replace(latent, mtp_layers=0), dp=4, tp=2, pp=2, ep=2),
         "latent-direct-queries": plan(
@@ -143,6 +153,3 @@ def matrix() -> dict[str, Plan]:
         ),
         "latent-vpp": plan(latent, dp=2, tp=2, pp=2, vpp=2, ep=4, layers=((2, 2), (2, 2)), full=(4, 2)),
     }  # fmt: skip
-
-
-__all__ = ["even_layers", "golden", "matrix", "plan", "small", "spread", "telechat3"]

@@ -1,0 +1,262 @@
+"""MindSpeed-LLM scripts: known flags, Megatron's own rules, and read back equal."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planner.emit.megatron_flags import FLAGS
+from planner.emit.mindspeed import render
+from planner.emit.mindspeed_model import padded_layers
+from planner.emit.read import read
+from planner.emit.read_mindspeed import Flags, read_mindspeed
+from planner.emit.record import Settings
+from planner.emit.shellwords import words
+from planner.emit.write import emit
+from planner.errors import EmitError, SpecError
+from planner.model.load import find
+from planner.model.operators import parameter_count
+from planner.model.records import Workload
+from planner.plan import Plan
+from tests.emit.samples import plan, small
+from tests.emit.test_launch import shellcheck
+
+BF16 = Workload(
+    seq=4096, global_batch=1, params_dtype="bfloat16", master_weights=True, framework="mindspeed", tokens=10**9
+)
+
+
+def made(name: str, **degrees: object) -> Plan:
+    return plan(find(name), workload=BF16, **degrees)
+
+
+MATRIX = {
+    "llama": made("Llama-3.1-70B", dp=2, tp=8, pp=4, micro_batches=16, full=6),
+    "llama-2": made("Llama-2-7B", dp=8, full=32),
+    "mistral": made("Mistral-7B", dp=4, tp=2),
+    "qwen2": made("Qwen2.5-7B", dp=2, tp=4, selective=28),
+    "qwen2-tied": made("Qwen2.5-0.5B", dp=8),
+    "qwen3": made("Qwen3-32B", dp=1, tp=4, pp=4, vpp=2, cp=2, full=3, selective=2),
+    "qwen3-uneven": made("Qwen3-32B", dp=2, tp=4, pp=4, layers=((15, 16, 17, 16),)),
+    "qwen3-moe": made("Qwen3-30B-A3B", dp=8, pp=2, ep=8),
+    "mixtral": made("Mixtral-8x7B", dp=4, tp=2, pp=2, ep=8),
+    "deepseek-v2-lite": made("DeepSeek-V2-Lite", dp=8, ep=8),
+    "deepseek-v3": made(
+        "DeepSeek-V3", dp=16, tp=8, pp=8, vpp=2, ep=64, layers=((4,) * 8, (4,) * 7 + (1,)), swap_optimizer=True, full=5
+    ),
+    "glm-4.5-air": made("GLM-4.5-Air", dp=8, tp=2, pp=2, ep=8),
+    "internlm2": made("InternLM2-20B", dp=2, tp=4, cp=2, cp_algorithm="ulysses", ulysses_degree=2),
+    "llama-hybrid-cp": made("Llama-3.1-8B", dp=1, tp=2, cp=4, cp_algorithm="hybrid", ulysses_degree=2, zero_level=0),
+    "gpt": plan(find("GPT-3-6.7B"), dp=4, tp=2, workload=replace(BF16, seq=2048)),
+}
+
+
+def flags(chosen: Plan) -> Flags:
+    return Flags(render(chosen).text, "pretrain.sh")
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_reads_back_equal(name):
+    chosen = MATRIX[name]
+    result = read_mindspeed(render(chosen).text)
+    assert result.unread == ()
+    assert result.strategy == chosen.strategy
+    assert parameter_count(result.model) == parameter_count(chosen.model)
+    assert result.model.layer_kinds == chosen.model.layer_kinds
+    assert result.workload.global_batch == chosen.workload.global_batch
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_every_flag_is_known_and_every_value_legal(name):
+    found = flags(MATRIX[name])
+    assert found.unknown == []
+    for flag, value in found.values.items():
+        kind = FLAGS[flag].kind if flag in FLAGS else "str"
+        assert (value is None) == (kind == "switch"), flag
+        if kind == "int":
+            assert int(value) >= 0, flag
+        if kind == "float":
+            assert float(value) >= 0, flag
+        if flag in FLAGS and FLAGS[flag].choices:
+            assert value in FLAGS[flag].choices, flag
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_rules_that_megatron_asserts(name):
+    """The argparse rules of Megatron-LM and MindSpeed, checked on the flags alone."""
+    found = flags(MATRIX[name])
+
+    def number(flag: str, default: int = 1) -> int:
+        return int(found.values.get(flag) or default)
+
+    tp, pp, cp = (number(f"--{k}-parallel-size") for k in ("tensor-model", "pipeline-model", "context"))
+    world = number("--nproc_per_node") * number("--nnodes")
+    assert world % (tp * pp * cp) == 0
+    dp = world // (tp * pp * cp)
+    assert number("--global-batch-size") % (number("--micro-batch-size") * dp) == 0
+    if "--num-layer-list" in found.values:
+        parts = [int(part) for part in found.values["--num-layer-list"].split(",")]
+        assert (len(parts), sum(parts)) == (pp, number("--num-layers"))
+    else:
+        per_stage, rest = divmod(number("--num-layers"), pp)
+        assert rest == 0
+        assert per_stage % number("--num-layers-per-virtual-pipeline-stage") == 0
+    assert number("--num-attention-heads") % tp == 0
+    if "--sequence-parallel" in found.values:
+        assert tp > 1
+    if found.values.get("--context-parallel-algo") in ("megatron_cp_algo", "hybrid_cp_algo"):
+        assert number("--seq-length") % (2 * cp) == 0
+    if found.values.get("--context-parallel-algo") == "ulysses_cp_algo":
+        assert number("--num-attention-heads") % (cp * tp) == 0
+    if found.values.get("--recompute-granularity") == "full":
+        assert found.values["--recompute-method"] in ("uniform", "block")
+    if "--num-experts" in found.values:
+        assert number("--num-experts") % number("--expert-model-parallel-size") == 0
+        expert_tp = number("--expert-tensor-parallel-size", tp)
+        assert world % (expert_tp * number("--expert-model-parallel-size") * pp) == 0
+    if "--swap-optimizer" in found.values:
+        assert "--use-distributed-optimizer" in found.values
+    if "--overlap-param-gather" in found.values:
+        assert {"--use-distributed-optimizer", "--overlap-grad-reduce"} <= set(found.values)
+
+
+def test_deepseek_v3_is_padded_as_mindspeed_ships_it():
+    """61 layers on 8 stages x 2 chunks: 64 layers, the last three do nothing."""
+    found = flags(MATRIX["deepseek-v3"])
+    assert (found.values["--num-layers"], found.values["--noop-layers"]) == ("64", "61,62,63")
+    assert padded_layers(((1, 2), (2, 2))) == (8, (1,))
+
+
+def test_scripts_are_shellcheck_clean_and_placeholders_listed(tmp_path):
+    for name, chosen in MATRIX.items():
+        result = emit(chosen, tmp_path / name, target="mindspeed")
+        assert [p.where for p in result.placeholders][:2] == ["DATA_PATH", "TOKENIZER_PATH"]
+        assert sorted(path.name for path in result.files) == ["plan.json", "pretrain.sh"]
+    scripts = [str(path) for path in tmp_path.glob("*/pretrain.sh")]
+    done = subprocess.run([shellcheck(), *scripts], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+    assert done.returncode == 0
+
+
+def test_command_that_torchrun_gets(tmp_path):
+    """Hostile names stay single words; the node comes from the environment."""
+    settings = Settings(hosts=tuple(f"n{i}" for i in range(8)), data_path="/d/$(touch pwned) 'x", tokenizer_path="/t")
+    emit(MATRIX["llama"], tmp_path / "out", target="mindspeed", settings=settings)
+    tool = tmp_path / "torchrun"
+    tool.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    tool.chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "NODE_RANK": "3", "MINDSPEED_LLM": "/opt/ms llm"}
+    done = subprocess.run(
+        ["bash", str(tmp_path / "out/pretrain.sh")], env=environ, capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert lines[:8] == ["--nproc_per_node", "8", "--nnodes", "8", "--node_rank", "3", "--master_addr", "n0"]
+    assert "/opt/ms llm/pretrain_gpt.py" in lines
+    assert lines[lines.index("--data-path") + 1] == settings.data_path
+    assert not Path("pwned").exists()
+
+
+def test_unequal_recompute_is_said():
+    chosen = made("Llama-3.1-70B", dp=2, tp=8, pp=4, micro_batches=16, full=(10, 8, 6, 4))
+    (note,) = render(chosen).notes
+    assert "10 whole everywhere, where the plan has 10, 8, 6, 4" in note
+    assert read_mindspeed(render(chosen).text).strategy == replace(chosen.strategy, recompute_full=(10,) * 4)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (made("Qwen3-8B", dp=4, zero_level=2), "level 1 at most"),
+        (made("Qwen3-8B", dp=4, optimizer_shard=2), "over all 4 .* not over 2"),
+        (made("Qwen3-8B", pp=2, schedule="gpipe"), "no schedule 'gpipe'; legal: 1f1b, interleaved"),
+        (made("Qwen3-8B", zero_level=0, swap_optimizer=True), "needs the distributed optimizer"),
+        (made("GPT-3-6.7B"), "4096 tokens are more than its 2048 learned positions"),
+        (made("GLM-4-9B-0414"), "no flags for 4 norms a layer"),
+        (plan(small("qwen3"), workload=replace(BF16, optimizer="Muon")), "optimizer 'Muon' cannot be written"),
+    ],
+)
+def test_what_mindspeed_cannot_hold(chosen, message):
+    with pytest.raises(EmitError, match=message):
+        render(chosen)
+
+
+#: In the style of the scripts that MindSpeed-LLM ships: variables, arithmetic, quoted groups.
+SHIPPED_STYLE = r"""
+#!/bin/bash
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+NPUS_PER_NODE=8
+NNODES=2   # two servers
+WORLD_SIZE=$(($NPUS_PER_NODE*$NNODES))
+TP=2
+PP=4
+MBS="1"
+DISTRIBUTED_ARGS="
+    --nproc_per_node $NPUS_PER_NODE \
+    --nnodes ${NNODES} \
+    --node_rank $NODE_RANK
+"
+GPT_ARGS="
+    --tensor-model-parallel-size ${TP} \
+    --pipeline-model-parallel-size ${PP} \
+    --sequence-parallel \
+    --use-distributed-optimizer \
+    --num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 \
+    --seq-length 4096 --max-position-embeddings 4096 \
+    --micro-batch-size ${MBS} --global-batch-size 256 \
+    --padded-vocab-size=32000 --swiglu --untie-embeddings-and-output-weights --disable-bias-linear \
+    --normalization RMSNorm --position-embedding-type rope --use-flash-attn --bf16 \
+    --recompute-granularity full --recompute-method block --recompute-num-layers 2 \
+    --wizardry 3
+"
+torchrun $DISTRIBUTED_ARGS pretrain_gpt.py $GPT_ARGS | tee logs/train.log
+"""
+
+
+def test_script_in_the_shipped_style(tmp_path):
+    path = tmp_path / "pretrain.sh"
+    path.write_text(SHIPPED_STYLE)
+    result = read(path)
+    s = result.strategy
+    assert (s.dp, s.tp, s.pp, s.micro_batches, s.layers) == (2, 2, 4, 128, ((8, 8, 8, 8),))
+    assert s.recompute_full == (2, 2, 2, 2)
+    assert parameter_count(result.model) == 6_738_415_616
+    assert any("--wizardry" in line for line in result.unread)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("--num-layers 32", "--num-layers 30", "30 does not divide into 4 stages x 1 chunks; .* drop layers"),
+        ("--num-layers 32", "--num-layers many", "--num-layers many is no whole number"),
+        ("--num-layers 32", "--num-layers 0", "must be at least 1"),
+        ("--global-batch-size 256", "--global-batch-size 255", "255 does not divide by .* dp 2"),
+        ("TP=2", "TP=3", "16 devices do not divide by tp x pp x cp = 12"),
+        ("--padded-vocab-size=32000", "", "add --padded-vocab-size"),
+        ("--hidden-size 4096", "--hidden-size 4096 --context-parallel-size 2 --context-parallel-algo ring",
+         "--context-parallel-algo ring: legal: megatron_cp_algo"),
+        ("--recompute-method block", "", "needs --recompute-method"),
+        ("--nproc_per_node $NPUS_PER_NODE", "", "number of devices is not in the script"),
+    ],
+)  # fmt: skip
+def test_broken_scripts(tmp_path, old, new, message):
+    assert old in SHIPPED_STYLE
+    path = tmp_path / "pretrain.sh"
+    path.write_text(SHIPPED_STYLE.replace(old, new))
+    with pytest.raises(SpecError, match=message):
+        read(path)
+
+
+def test_words_of_a_shell_script():
+    text = "A='x y'\nB=${A}z # comment --no\ncmd \"$B\" \\\n  --n=$((2*3+1)) a#b 'it''s' ${C:-dflt} $(rm -rf x)"
+    assert [w.text for w in words(text)] == [
+        "A=x", "y", "B=x", "yz", "cmd", "x", "yz", "--n=7", "a#b", "its", "dflt", "$(rm", "-rf", "x)",
+    ]  # fmt: skip
+    assert words(text)[7].line == 4
+
+
+@pytest.mark.parametrize("text", ["'open", '"open \\', "${", "$((", "\\", "#", "a=$a$a" * 50, "A=$A\nB=$((9**9))"])
+def test_odd_scripts_end(text):
+    assert isinstance(words(text), list)
