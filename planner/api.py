@@ -127,6 +127,7 @@ def estimate(
     framework: str | None = None,
     max_memory: int | str | None = None,
     recompute: str | Sequence[int] = "auto",
+    stage_layers: Sequence[int] | None = None,
     **degrees: Any,
 ) -> Estimate:
     """Memory and time of one strategy, whether it fits or not.
@@ -139,6 +140,10 @@ def estimate(
         Default: the product of the degrees.
     recompute : {"auto", "none", "selective", "full"} or sequence of int
         Without ``strategy``: the least that fits, or the same for every layer, or fully recomputed layers per stage.
+    stage_layers : sequence of int, optional
+        Without ``strategy``: decoder layers of each stage.
+    **degrees
+        Fields of `Strategy`.
 
     Examples
     --------
@@ -163,7 +168,7 @@ def estimate(
         max_memory=max_memory,
     )
     if strategy is None:
-        strategy = complete(request, recompute=recompute, **degrees)
+        strategy = complete(request, recompute=recompute, stage_layers=stage_layers, **degrees)
     return judged(request, strategy)
 
 

@@ -131,6 +131,7 @@ class MemoryEstimator:
         framework: str | None = None,
         max_memory: int | str | None = None,
         recompute: str | Sequence[int] = "auto",
+        stage_layers: Sequence[int] | None = None,
         **degrees: Any,
     ) -> MemoryEstimator:
         """Estimator of a strategy, whole or by its degrees; parameters as in `planner.estimate`."""
@@ -140,7 +141,7 @@ class MemoryEstimator:
         request = api.request_for(
             model, cards, hardware, seq=seq, global_batch=global_batch, framework=framework, max_memory=max_memory
         )
-        whole = strategy or api.complete(request, recompute=recompute, **degrees)
+        whole = strategy or api.complete(request, recompute=recompute, stage_layers=stage_layers, **degrees)
         return cls(request=request, strategy=whole)
 
     @property

@@ -1,0 +1,133 @@
+"""MemoryEstimator: the figures of the memory model, asked one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner import api
+from planner.cost.memory import memory
+from planner.cost.strategies import Strategies
+from planner.errors import PredictedOutOfMemory, SpecError
+from planner.estimator import MemoryEstimator
+from planner.units import GIB
+
+
+@pytest.fixture(scope="module")
+def estimator() -> MemoryEstimator:
+    return MemoryEstimator.from_strategy("70B", tp=8, pp=4, dp=2, seq=4096, global_batch=128)
+
+
+@pytest.fixture(scope="module")
+def heavy() -> MemoryEstimator:
+    return MemoryEstimator.from_strategy(
+        "70B", tp=8, pp=2, dp=4, micro_batch_size=2, seq=8192, global_batch=64, recompute="none"
+    )
+
+
+def test_peaks_are_those_of_the_memory_model(estimator: MemoryEstimator) -> None:
+    request = estimator.request
+    found = memory(request.model, request.workload, Strategies.of([estimator.strategy]))
+    assert [stage.peak_bytes for stage in estimator.stages()] == found.peak_bytes_CS[0].tolist()
+    assert estimator.peak() == found.peak_bytes[0]
+    for stage in range(4):
+        assert estimator.peak(stage=stage) == found.peak_bytes_CS[0, stage]
+
+
+def test_terms_add_up_to_the_peak(estimator: MemoryEstimator) -> None:
+    for stage in estimator.stages():
+        assert sum(stage.terms.values()) == pytest.approx(stage.peak_bytes, rel=1e-12)
+        assert stage.layers == 20
+
+
+def test_other_micro_batch_and_sequence_are_those_of_a_job_with_them(estimator: MemoryEstimator) -> None:
+    other = replace(estimator.strategy, micro_batch_size=2)
+    wider = MemoryEstimator(request=estimator.request, strategy=other)
+    assert estimator.peak(micro_batch_size=2) == wider.peak()
+    workload = replace(estimator.request.workload, seq=8192)
+    longer = MemoryEstimator(request=replace(estimator.request, workload=workload), strategy=estimator.strategy)
+    assert estimator.peak(seq=8192) == longer.peak()
+
+
+def test_largest_micro_batch_fits_and_the_next_does_not(estimator: MemoryEstimator) -> None:
+    most = estimator.max_micro_batch_size()
+    assert most >= 1
+    assert estimator.peak(micro_batch_size=most) <= estimator.limit_bytes < estimator.peak(micro_batch_size=most + 1)
+    shorter = estimator.max_micro_batch_size(seq=2048)
+    assert shorter >= most
+
+
+def test_nothing_fits_gives_zero() -> None:
+    """70.6B parameters x 16 B on 8 cards are 131 GiB a card, whatever the micro-batch."""
+    hopeless = MemoryEstimator.from_strategy("70B", tp=8, seq=4096, global_batch=64)
+    assert hopeless.max_micro_batch_size() == 0
+
+
+def test_headroom_is_limit_minus_peak(estimator: MemoryEstimator, heavy: MemoryEstimator) -> None:
+    assert estimator.headroom() == 58 * GIB - estimator.peak()
+    assert estimator.headroom(stage=3) == 58 * GIB - estimator.peak(stage=3)
+    assert heavy.headroom() < 0
+
+
+def test_sweep_covers_the_grid_in_order(estimator: MemoryEstimator) -> None:
+    points = estimator.sweep(micro_batch_sizes=(1, 2), seqs=(2048, 4096))
+    assert [(p.seq, p.micro_batch_size) for p in points] == [(2048, 1), (2048, 2), (4096, 1), (4096, 2)]
+    for point in points:
+        assert point.peak_bytes == estimator.peak(micro_batch_size=point.micro_batch_size, seq=point.seq)
+        assert point.fits == (point.peak_bytes <= 58 * GIB)
+
+
+def test_check_of_a_job_that_fits_returns_it(estimator: MemoryEstimator) -> None:
+    assert estimator.check() is estimator
+
+
+def test_check_raises_with_breakdown_and_changes_that_really_fit(heavy: MemoryEstimator) -> None:
+    with pytest.raises(PredictedOutOfMemory) as caught:
+        heavy.check()
+    error = caught.value
+    assert error.peak_bytes == heavy.peak()
+    assert error.limit_bytes == 58 * GIB
+    message = str(error)
+    assert message.startswith("stage 0 is predicted to need ")
+    assert "over the limit of 58.0 GiB: " in message
+    assert "activations" in message
+    assert "Fits with one of: " in message
+    changes = heavy.changes_that_fit()
+    assert 1 <= len(changes) <= 3
+    assert all(change in message for change in changes)
+
+
+def test_a_stage_that_does_not_exist(estimator: MemoryEstimator) -> None:
+    with pytest.raises(SpecError, match="stage 4 does not exist; legal: 0 to 3"):
+        estimator.peak(stage=4)
+
+
+def test_from_plan_and_from_mindformers_see_the_same_job(tmp_path: Path) -> None:
+    from planner.emit.write import emit
+
+    result = planner.suggest("8B", 16, seq=4096, global_batch=128, top=1)
+    plan = api.plan_of(result.request, result.estimates.row(0))
+    emit(plan, tmp_path / "out")
+    peak = result.estimates.row(0).peak_bytes
+    for source in (plan, tmp_path / "out", tmp_path / "out" / "plan.json"):
+        assert MemoryEstimator.from_plan(source).peak() == peak
+    from_yaml = MemoryEstimator.from_mindformers(tmp_path / "out" / "pretrain.yaml", hardware="910b2")
+    assert from_yaml.peak() == peak
+    assert from_yaml.strategy == plan.strategy
+    assert from_yaml.limit_bytes == plan.memory_limit_bytes
+
+
+def test_a_plan_on_other_hardware_gets_its_memory(tmp_path: Path) -> None:
+    result = planner.suggest("8B", 16, seq=4096, global_batch=128, top=1)
+    plan = api.plan_of(result.request, result.estimates.row(0))
+    moved = MemoryEstimator.from_plan(plan, hardware="910b4")
+    assert moved.limit_bytes == 29 * GIB  # usable memory of a 32 GB card
+    assert moved.peak() == MemoryEstimator.from_plan(plan).peak()
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="is not a YAML file"):
+        MemoryEstimator.from_mindformers(tmp_path / "model.json")
