@@ -154,11 +154,25 @@ def ep_traffic(
     if kind != MOE or model.moe is None:
         return Hidden(exposed_s=zero, hidden_s=zero), Hidden(exposed_s=zero, hidden_s=zero)
     stretch = 1.0 if run.balanced_experts else constants["expert_imbalance"]
-    size = ACTIVATION_BYTES * share.tokens / share.tp * model.moe.topk * model.hidden * stretch
+    copies = model.moe.topk * (_distinct_nodes(groups.ep, model.moe.topk) if run.node_dispatch else 1.0)
+    size = ACTIVATION_BYTES * share.tokens / share.tp * copies * model.hidden * stretch
     once = collective_s("alltoall", size, groups.ep, cluster, constants)
-    return split(2.0 * once, constants["ep_exposed"], zero + np.inf), split(
-        2.0 * once, constants["ep_exposed"], zero + np.inf
-    )
+    window = np.full_like(share.tokens, np.inf)
+    one_way = split(2.0 * once, constants["ep_exposed"], window)
+    return one_way, one_way
+
+
+def _distinct_nodes(group: Group, topk: int) -> FloatArray:
+    """Other nodes that hold experts of a token, over the token's experts on other nodes; 1 inside one node.
+
+    Of topk experts spread evenly over o nodes, ``topk (o - 1) / o`` lie elsewhere, on ``(o - 1)(1 - (1 - 1/o)^topk)``
+    different nodes.
+    """
+    nodes = group.outer.astype(np.float64)
+    missed = np.ones_like(nodes)
+    for _ in range(topk):
+        missed = missed * (1.0 - 1.0 / nodes)
+    return np.where(nodes > 1.0, nodes * (1.0 - missed) / topk, 1.0)
 
 
 def pp_transfer_s(

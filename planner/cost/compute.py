@@ -34,7 +34,7 @@ VECTOR_BACKWARD: Final = 2.0
 #: Kernels of one layer beside its matmuls (norms, rotary embedding, transposes, casts, residuals); and for routing.
 LAYER_KERNELS: Final = 20
 KERNELS_PER_GEMM: Final = 4
-ROUTING_KERNELS: Final = 20
+ROUTING_KERNELS: Final = 60
 
 #: Head width at which ``attention_efficiency`` is quoted.
 USUAL_HEAD: Final = 128.0
@@ -63,6 +63,9 @@ class Execution:
         The loss is one kernel over the logits.
     balanced_experts : bool
         Experts receive equal shares: forced balance, or a capacity factor of 1 that drops the rest.
+    node_dispatch : bool
+        A token crosses to a node once, whatever the number of its experts there (MindFormers
+        ``alltoall_deredundency``, DeepEP).
     eager : bool
         Operators are launched one by one by the host (PyTorch); False for compiled graphs (MindSpore graph mode).
     selective : tuple of {"activation", "norm", "attention", "mlp", "projections", "alternate_matmuls"}
@@ -76,6 +79,7 @@ class Execution:
     causal_skip: bool = True
     fused_loss: bool = False
     balanced_experts: bool = False
+    node_dispatch: bool = False
     eager: bool = False
     selective: tuple[str, ...] = ()
 

@@ -24,12 +24,14 @@ loss_bytes               bytes moved per logit by loss and its gradient
 fused_loss_bytes         the same with one fused kernel
 launch_s                 device idle time per operator [s]
 host_launch_s            host time per operator, a floor where operators are launched one by one [s]
+straggler                spread of equal nodes' speed; a step waits for the slowest of them
 step_fixed_s             per step beside optimizer and gradient traffic [s]
 (and those of `planner.cluster.collectives`: link shares and latencies)
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final
@@ -55,7 +57,7 @@ from planner.model.records import DTYPE_BYTES, LayerKind, Model, Workload
 #: Columns that add up to a step, in the order in which they are added.
 COLUMNS: Final = (
     "compute_s", "attention_s", "vector_s", "recompute_s", "head_loss_s", "mtp_s", "launch_s", "tp_exposed_s",
-    "cp_exposed_s", "ep_exposed_s", "pp_exposed_s", "bubble_s", "dp_exposed_s", "optimizer_s", "fixed_s",
+    "cp_exposed_s", "ep_exposed_s", "pp_exposed_s", "bubble_s", "straggler_s", "dp_exposed_s", "optimizer_s", "fixed_s",
 )  # fmt: skip
 
 #: Traffic that runs beside computation and adds nothing.
@@ -78,8 +80,8 @@ class StepTime:
         Gaps between operators.
     tp_exposed_s, cp_exposed_s, ep_exposed_s, pp_exposed_s, dp_exposed_s : ndarray, shape (C,)
         Communication that computation does not hide; the ``*_hidden_s`` columns are the rest and add nothing.
-    bubble_s : ndarray, shape (C,)
-        Waiting of the stage that sets the pace.
+    bubble_s, straggler_s : ndarray, shape (C,)
+        Waiting of the stage that sets the pace, and of all nodes for the slowest one.
     optimizer_s, fixed_s : ndarray, shape (C,)
         Update, and what a step costs whatever it does.
     stage_s_CS, forward_CS, backward_CS, weight_gradient_CS : ndarray, shape (C, S)
@@ -102,6 +104,7 @@ class StepTime:
     ep_exposed_s: FloatArray
     pp_exposed_s: FloatArray
     bubble_s: FloatArray
+    straggler_s: FloatArray
     dp_exposed_s: FloatArray
     optimizer_s: FloatArray
     fixed_s: FloatArray
@@ -222,8 +225,9 @@ def evaluate_constants(
         model, workload, share, groups, cluster, constants, counts, table, forward_CS, backward_CS, run
     )
     return _assemble(
-        layers, counts, tail, passing, pipeline, dp, optimizer_s, constants, table, forward_CS, backward_CS, weights_CS
-    )
+        layers, counts, tail, passing, pipeline, dp, optimizer_s, cluster, constants, table,
+        (forward_CS, backward_CS, weights_CS),
+    )  # fmt: skip
 
 
 def _layer(
@@ -360,10 +364,15 @@ def _held_parameters(
 
 def _assemble(
     layers: Mapping[LayerKind, _Layer], counts: Mapping[LayerKind, _Counts], tail: _Tail, passing: FloatArray,
-    pipeline: Pipeline, dp: Hidden, optimizer_s: FloatArray, constants: Constants, table: Strategies,
-    forward_CS: FloatArray, backward_CS: FloatArray, weights_CS: FloatArray,
+    pipeline: Pipeline, dp: Hidden, optimizer_s: FloatArray, cluster: Cluster, constants: Constants, table: Strategies,
+    stages_CS: tuple[FloatArray, FloatArray, FloatArray],
 ) -> StepTime:  # fmt: skip
-    """Columns of the stage that sets the pace."""
+    """Columns of the stage that sets the pace.
+
+    The slowest of n equal nodes is ``sqrt(2 ln n)`` standard deviations behind their mean.
+    """
+    forward_CS, backward_CS, weights_CS = stages_CS
+    behind = math.sqrt(2.0 * math.log(cluster.nodes)) * constants["straggler"]
     micro = table.micro_batches.astype(np.float64)
     zero = np.zeros_like(micro)
     columns = {name: zero for name in (*COLUMNS, *HIDDEN_COLUMNS)}
@@ -394,6 +403,7 @@ def _assemble(
     columns["mtp_s"] = at_end * (tail.mtp_forward_s + tail.mtp_backward_s)
     columns["pp_exposed_s"] = 2.0 * micro * passing
     columns["bubble_s"] = pipeline.bubble_s
+    columns["straggler_s"] = behind * (pipeline.busy_s + pipeline.bubble_s)
     columns["dp_exposed_s"], columns["dp_hidden_s"] = dp.exposed_s, dp.hidden_s
     columns["optimizer_s"] = optimizer_s
     columns["fixed_s"] = zero + constants["step_fixed_s"]
