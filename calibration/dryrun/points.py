@@ -1,12 +1,10 @@
-"""Points of the DryRun grid: a few base networks, one thing varied at a time, then mixed points to hold out.
-
-Order matters: `run_grid.py` runs them in this order, most informative differences first.
-"""
+"""Points of the DryRun grid: a few base networks, one thing varied at a time, then mixed points to hold out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, zip_longest
 from typing import Any
 
 from configs import Point
@@ -21,13 +19,20 @@ DEEPSEEK = Point(
 
 
 def all_points() -> list[Point]:
-    """Every point once, in order of worth."""
-    order = [
-        *_core(QWEN3), *_moe_core(MOE), *_core(LLAMA), *_moe_core(DEEPSEEK), *_deepseek_only(DEEPSEEK), *_precision(),
-        *_schedules(), *_mixed(), *_dense_more(QWEN3), *_moe_more(MOE), *_long(), *_dense_more(LLAMA),
-        *_moe_more(DEEPSEEK),
+    """Every point once, in order of worth: the families take turns."""
+    small = {"layers": 2}
+    lists = [
+        [*_core(QWEN3), *_schedules(QWEN3), *_precision(QWEN3), *_mixed_qwen3(), *_dense_more(replace(QWEN3, **small)),
+         *_long(QWEN3)],
+        [*_moe_core(MOE), *_precision(MOE), *_mixed_moe(), *_moe_more(replace(MOE, **small)), *_schedules(MOE),
+         *_long(MOE)],
+        [*_core(LLAMA), *_precision(LLAMA), *_mixed_llama(), *_dense_more(replace(LLAMA, **small)), *_schedules(LLAMA),
+         *_long(LLAMA)],
+        [*_moe_core(DEEPSEEK), *_deepseek_only(DEEPSEEK), *_precision(DEEPSEEK), *_mixed_deepseek(),
+         *_moe_more(replace(DEEPSEEK, **small)), *_long(DEEPSEEK)],
     ]  # fmt: skip
-    return list({repr(point): point for point in order}.values())
+    turns = chain.from_iterable(zip_longest(*lists))
+    return list({repr(point): point for point in turns if point is not None}.values())
 
 
 def _both_ends(point: Point) -> Iterator[Point]:
@@ -50,8 +55,8 @@ def _core(base: Point) -> Iterator[Point]:
     yield from _both_ends(replace(base, vocab=128256))
     yield from _both_ends(replace(base, tp=4))
     yield from _both_ends(replace(base, tp=1, sequence_parallel=False))
-    yield from _both_ends(replace(base, pp=1, micro_batches=2))
-    yield from _variants(base, [{"pp": 4, "micro_batches": 4, "layers": 8, "stage": stage} for stage in (0, 1, 3)])
+    yield from _variants(base, [{"pp": 1, "micro_batches": count, "layers": 2} for count in (1, 2)])
+    yield from _variants(base, [{"pp": 4, "micro_batches": 4, "stage": stage} for stage in (0, 1, 3)])
 
 
 def _moe_core(base: Point) -> Iterator[Point]:
@@ -69,7 +74,7 @@ def _dense_more(base: Point) -> Iterator[Point]:
     )
     yield from _variants(
         base,
-        [{"recompute": [1, 0]}, {"recompute": [2, 1], "layers": 8}, {"recompute": [1, 2], "layers": 8, "stage": 1}],
+        [{"recompute": [1, 0]}, {"recompute": [2, 1], "layers": 4}, {"recompute": [2, 1], "layers": 4, "stage": 1}],
     )
     yield from _variants(
         base, [{"recompute": True, "comm_recompute": False}, {"recompute": True, "optimizer_comm_recompute": True}]
@@ -105,57 +110,60 @@ def _deepseek_only(base: Point) -> Iterator[Point]:
     yield from _both_ends(replace(base, mtp=0, recompute=True))
 
 
-def _precision() -> Iterator[Point]:
-    for base in (QWEN3, LLAMA, MOE, DEEPSEEK):
-        yield from _both_ends(replace(base, param_dtype="bfloat16"))
-    yield replace(LLAMA, param_dtype="float16", compute_dtype="float16")
-    yield replace(QWEN3, fp32_residual=True)
-    yield replace(QWEN3, param_dtype="bfloat16", optimizer_shard=False)
+def _precision(base: Point) -> Iterator[Point]:
+    yield from _both_ends(replace(base, param_dtype="bfloat16"))
+    if base.family == "llama":
+        yield replace(base, param_dtype="float16", compute_dtype="float16")
+    if base.family == "qwen3":
+        yield replace(base, fp32_residual=True)
+        yield replace(base, param_dtype="bfloat16", optimizer_shard=False)
 
 
-def _schedules() -> Iterator[Point]:
-    """Interleaved pipelines, deeper pipelines, uneven layers."""
-    for base in (QWEN3, LLAMA, MOE):
-        yield from _both_ends(replace(base, vpp=2, micro_batches=4, layers=8))
-        yield replace(base, vpp=2, micro_batches=2, layers=8)
-    yield from _both_ends(replace(QWEN3, layers=5, offset=[0, 1]))
-    yield from _variants(QWEN3, [{"pp": 4, "micro_batches": 8, "layers": 8, "stage": stage} for stage in (0, 2)])
-    yield replace(QWEN3, pp=4, micro_batches=4, vpp=2, layers=8)
-    yield replace(QWEN3, pp=4, micro_batches=8, vpp=2, layers=8)
+def _schedules(base: Point) -> Iterator[Point]:
+    """More micro-batches than fill the pipeline, interleaved chunks, deeper pipelines, uneven layers."""
+    yield from _variants(base, [{"micro_batches": 4}, {"vpp": 2, "micro_batches": 4}, {"vpp": 2, "micro_batches": 2}])
+    yield replace(base, vpp=2, micro_batches=4, stage=1)
+    if base.family != "qwen3":
+        return
+    yield from _both_ends(replace(base, layers=5, offset=[0, 1]))
+    yield from _variants(base, [{"pp": 4, "micro_batches": 8, "stage": stage} for stage in (0, 2)])
+    yield from _variants(base, [{"pp": 4, "vpp": 2, "micro_batches": count, "layers": 8} for count in (4, 8)])
 
 
-def _long() -> Iterator[Point]:
-    for base in (QWEN3, LLAMA):
-        yield from _both_ends(replace(base, seq=16384))
-        yield from _both_ends(replace(base, seq=32768, cp=4, recompute=True))
-        yield replace(base, seq=32768, recompute=True, mask_compression=True)
-    yield replace(MOE, seq=16384, recompute=True)
-    yield replace(DEEPSEEK, seq=16384, recompute=True)
+def _long(base: Point) -> Iterator[Point]:
+    if base.is_moe:
+        yield replace(base, seq=16384, recompute=True)
+        return
+    yield from _both_ends(replace(base, seq=16384))
+    yield from _both_ends(replace(base, seq=32768, cp=4, recompute=True))
+    yield replace(base, seq=32768, recompute=True, mask_compression=True)
 
 
-def _mixed() -> Iterator[Point]:
-    """Several things changed at once: none of them is used to derive a term."""
-    wide = {"hidden": 2048, "heads": 32, "kv_heads": 4, "head_dim": 128, "ffn": 8192, "vocab": 151936}
-    yield from _both_ends(replace(QWEN3, **wide, tp=4, dp=2, layers=4, mbs=2, recompute=[1, 1]))
-    yield from _both_ends(replace(QWEN3, **wide, tp=8, dp=4, pp=2, layers=6, select_recompute=True))
-    yield replace(QWEN3, **wide, tp=4, pp=4, dp=2, layers=12, micro_batches=4, recompute=[2, 1, 1, 0], stage=2)
-    legacy = wide | {"head_dim": 64, "vocab": 64000}
-    yield from _both_ends(replace(LLAMA, **legacy, tp=4, dp=2, layers=6, recompute=[2, 1]))
-    yield from _both_ends(replace(LLAMA, **legacy, tp=4, pp=4, dp=1, layers=8, micro_batches=4, seq=2048, mbs=2))
-    moe = {
-        "hidden": 2048,
-        "heads": 32,
-        "kv_heads": 4,
-        "head_dim": 128,
-        "experts": 32,
-        "topk": 8,
-        "moe_ffn": 768,
-        "vocab": 151936,
-    }
-    yield from _both_ends(replace(MOE, **moe, tp=2, dp=8, ep=8, recompute=[1, 1]))
-    yield from _both_ends(replace(MOE, **moe, tp=4, dp=4, ep=4, layers=6, recompute=True))
-    deep = {"hidden": 2048, "heads": 32, "experts": 32, "topk": 8, "moe_ffn": 768, "q_lora": 768, "kv_lora": 512,
-            "qk_nope": 128,
-            "qk_rope": 64, "v_dim": 128, "vocab": 129280, "ffn": 6144}  # fmt: skip
-    yield from _both_ends(replace(DEEPSEEK, **deep, tp=4, dp=4, ep=8, layers=5, offset=[1, 0], recompute=[1, 1]))
-    yield from _both_ends(replace(DEEPSEEK, **deep, tp=2, dp=8, ep=8, recompute=True))
+# Mixed points: several things changed at once. None of them is used to derive a term.
+_WIDE = {"hidden": 2048, "heads": 32, "kv_heads": 4, "head_dim": 128, "ffn": 8192, "vocab": 151936}
+
+
+def _mixed_qwen3() -> Iterator[Point]:
+    yield from _both_ends(replace(QWEN3, **_WIDE, tp=4, dp=2, mbs=2, recompute=[1, 1]))
+    yield from _both_ends(replace(QWEN3, **_WIDE, tp=4, dp=4, select_recompute=True))
+    deep = {"pp": 4, "layers": 8, "micro_batches": 4, "recompute": [2, 1, 1, 0]}
+    yield replace(QWEN3, **_WIDE, tp=4, **deep, stage=2)
+
+
+def _mixed_llama() -> Iterator[Point]:
+    wide = _WIDE | {"head_dim": 64, "vocab": 64000}
+    yield from _both_ends(replace(LLAMA, **wide, tp=4, layers=6, recompute=[2, 1]))
+    yield from _both_ends(replace(LLAMA, **wide, tp=4, pp=4, dp=1, layers=8, micro_batches=4, seq=2048, mbs=2))
+
+
+def _mixed_moe() -> Iterator[Point]:
+    wide = {**_WIDE, "experts": 32, "topk": 8, "moe_ffn": 768}
+    yield from _both_ends(replace(MOE, **wide | {"ffn": 3072}, dp=8, ep=8, recompute=[1, 1]))
+    yield from _both_ends(replace(MOE, **wide | {"ffn": 3072}, tp=4, layers=4, recompute=True))
+
+
+def _mixed_deepseek() -> Iterator[Point]:
+    wide = {"hidden": 2048, "heads": 32, "experts": 32, "topk": 8, "moe_ffn": 768, "q_lora": 768, "kv_lora": 512,
+            "qk_nope": 128, "qk_rope": 64, "v_dim": 128, "vocab": 129280, "ffn": 6144}  # fmt: skip
+    yield from _both_ends(replace(DEEPSEEK, **wide, tp=4, ep=8, layers=5, offset=[1, 0], recompute=[1, 1]))
+    yield from _both_ends(replace(DEEPSEEK, **wide, dp=8, ep=8, recompute=True))

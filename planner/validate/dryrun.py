@@ -25,6 +25,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from planner.errors import ValidationError
+from planner.validate.files import write_atomically
 from planner.validate.framework import Framework, find_framework
 from planner.validate.prepare import (
     Layout,
@@ -247,7 +248,7 @@ def _run_stage(session: _Session, stage: int, children: Children, progress: Prog
         return StageResult(**{**json.loads(entry.read_text()), "cached": True})
     progress(f"stage {stage}: compiling")
     result = _simulate(session, stage, children)
-    _write_atomically(entry, json.dumps(asdict(result)))
+    write_atomically(entry, json.dumps(asdict(result)).encode())
     progress(f"stage {stage}: {result.peak_bytes / 2**30:.3f} GiB, {result.seconds:.0f} s")
     return result
 
@@ -400,13 +401,3 @@ def _tail(log: Path) -> list[str]:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
         return file.read().decode(errors="replace").splitlines()
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

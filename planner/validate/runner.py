@@ -186,12 +186,24 @@ def _blend_one(dataset: Any, sample: Any, _weights: Any, _count: int, size: int,
 
 
 def _write_mindrecord(path: str, samples: int, tokens: int) -> None:
-    """Write `samples` rows of `tokens` token ids, unless the file exists."""
+    """Write `samples` rows of `tokens` token ids, unless another run has."""
+    import fcntl
+
+    done = path + ".done"
+    with open(path + ".lock", "w") as lock:  # noqa: PTH123
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(done):  # noqa: PTH110
+            _write_rows(path, samples, tokens)
+            open(done, "w").close()  # noqa: PTH123, SIM115
+
+
+def _write_rows(path: str, samples: int, tokens: int) -> None:
     import numpy as np
     from mindspore.mindrecord import FileWriter
 
-    if os.path.exists(path + ".db"):  # noqa: PTH110
-        return
+    for stale in (path, path + ".db"):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(stale)  # noqa: PTH107
     writer = FileWriter(path, 1)
     writer.add_schema({"input_ids": {"type": "int32", "shape": [-1]}}, "synthetic tokens")
     row = (np.arange(tokens) % 1000).astype(np.int32)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from array import array
 from pathlib import Path
+
+from planner.validate.files import write_atomically
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _INT32 = 4
@@ -20,10 +21,9 @@ def write_megatron(prefix: Path, documents: int = _DOCUMENTS, tokens: int = _DOC
     """
     if prefix.with_suffix(".idx").exists():
         return
-    prefix.parent.mkdir(parents=True, exist_ok=True)
     document = array("i", (position % 997 + 2 for position in range(tokens))).tobytes()
-    _replace(prefix.with_suffix(".bin"), document * documents)
-    _replace(prefix.with_suffix(".idx"), _index(documents, tokens))
+    write_atomically(prefix.with_suffix(".bin"), document * documents)
+    write_atomically(prefix.with_suffix(".idx"), _index(documents, tokens))
 
 
 def _index(documents: int, tokens: int) -> bytes:
@@ -33,9 +33,3 @@ def _index(documents: int, tokens: int) -> bytes:
     offsets = struct.pack(f"<{documents}q", *(index * tokens * 4 for index in range(documents)))
     boundaries = struct.pack(f"<{documents + 1}q", *range(documents + 1))
     return header + lengths + offsets + boundaries
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(path)

@@ -1,0 +1,240 @@
+"""The parent of a DryRun, with a fake interpreter in place of MindSpore."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.errors import ValidationError
+from planner.validate import dryrun as module
+from planner.validate.dryrun import DryRunSettings, default_stages, dryrun, last_error_line, load_yaml
+
+FAKE = '''#!{python}
+"""Stands in for an interpreter with MindSpore: answers the probe, else acts as FAKE_MODE says."""
+import json, os, shutil, sys, time
+if sys.argv[1] == "-c":
+    print(json.dumps({{"home": "/fake/mindspore", "mindspore": "2.9.0", "mindformers": "1.9.0"}}))
+    sys.exit()
+with open(os.environ["FAKE_CALLS"], "a") as calls:
+    calls.write(os.environ["RANK_ID"] + " " + os.environ["RANK_SIZE"] + "\\n")
+mode = os.environ.get("FAKE_MODE", "good")
+if mode == "sleep":
+    time.sleep(600)
+if mode == "crash":
+    print("[ERROR] CORE(1,python): the graph is wrong\\nsome more words")
+    sys.stdout.flush()
+    os.kill(os.getpid(), 11)
+if mode == "silent":
+    sys.exit(5)
+report = {{"mindspore": "2.9.0", "mindformers": "1.9.0", "seconds": 1.5}}
+if mode == "refused":
+    report["error"] = "ValueError: num_heads 30 must be divisible by 4"
+    print("PLANNER_DRYRUN " + json.dumps(report))
+    sys.exit(1)
+shutil.copytree(os.environ["FAKE_FILES"], ".", dirs_exist_ok=True)
+print("PLANNER_DRYRUN " + json.dumps(report | {{"peak_bytes": 2950, "static_bytes": 400}}))
+print("Actual peak memory usage (with fragments): 3M")
+'''
+
+CONFIG: dict[str, Any] = {
+    "use_legacy": False,
+    "runner_config": {"batch_size": 1},
+    "parallel_config": {"data_parallel": 2, "model_parallel": 2, "pipeline_stage": 4, "micro_batch_num": 16},
+    "optimizer": {"type": "AdamW", "eps": 1e-8},
+    "model": {"model_config": {"seq_length": 128}},
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracker_files: Callable[[Path], None]) -> DryRunSettings:
+    """Settings with a fake interpreter and an installed CANN, so that nothing is built."""
+    python = tmp_path / "python"
+    python.write_text(FAKE.format(python=sys.executable))
+    python.chmod(0o755)
+    files = tmp_path / "tracker"
+    files.mkdir()
+    tracker_files(files)
+    toolkit = tmp_path / "toolkit/lib64"
+    toolkit.mkdir(parents=True)
+    (toolkit / "libascendcl.so").touch()
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path / "toolkit"))
+    monkeypatch.setenv("FAKE_CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("FAKE_FILES", str(files))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path / "scratch"))
+    return DryRunSettings(python=python, cache=tmp_path / "cache", timeout_s=60.0)
+
+
+def calls(tmp_path: Path) -> list[str]:
+    path = tmp_path / "calls"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize(("stages", "chosen"), [(1, (0,)), (2, (0, 1)), (3, (0, 1, 2)), (8, (0, 4, 7))])
+def test_default_stages(stages: int, chosen: tuple[int, ...]) -> None:
+    assert default_stages(stages) == chosen
+
+
+def test_one_rank_per_stage_and_its_figures(settings: DryRunSettings, tmp_path: Path) -> None:
+    lines: list[str] = []
+    report = dryrun(CONFIG, settings=settings, progress=lines.append)
+    assert calls(tmp_path) == ["0 16", "8 16", "12 16"]
+    assert [(stage.stage, stage.rank) for stage in report.stages] == [(0, 0), (2, 8), (3, 12)]
+    first = report.stages[0]
+    assert (first.peak_bytes, first.static_bytes, first.peak_with_fragments_bytes) == (2950, 400, 3 << 20)
+    assert sum(first.terms.values()) == 2950
+    assert first.micro_batches == 4
+    assert first.real_cann
+    assert not first.cached
+    assert len(lines) == 6
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_notes_say_what_was_shrunk_and_left_out(settings: DryRunSettings) -> None:
+    notes = " ".join(dryrun(CONFIG, [0], settings).notes)
+    assert "Ran 4 of 16 micro-batches" in notes
+    assert "operator workspace" in notes
+    exact = DryRunSettings(python=settings.python, cache=settings.cache, exact=True)
+    assert "Ran " not in " ".join(dryrun(CONFIG, [0], exact).notes)
+
+
+def test_results_are_cached_by_content(settings: DryRunSettings, tmp_path: Path) -> None:
+    first = dryrun(CONFIG, [0], settings).stages[0]
+    again = dryrun(json.loads(json.dumps(CONFIG)), [0], settings).stages[0]
+    assert again.cached
+    assert again.peak_bytes == first.peak_bytes
+    assert len(calls(tmp_path)) == 1
+    other = CONFIG | {"recompute_config": {"recompute": True}}
+    dryrun(other, [0], settings)
+    dryrun(CONFIG, [1], settings)
+    assert len(calls(tmp_path)) == 3
+
+
+def test_more_micro_batches_than_needed_share_a_result(settings: DryRunSettings, tmp_path: Path) -> None:
+    dryrun(CONFIG, [0], settings)
+    longer = CONFIG | {"parallel_config": CONFIG["parallel_config"] | {"micro_batch_num": 64}}
+    assert dryrun(longer, [0], settings).stages[0].cached
+    assert len(calls(tmp_path)) == 1
+
+
+def test_stages_at_once_come_back_in_order(settings: DryRunSettings) -> None:
+    jobs = DryRunSettings(python=settings.python, cache=settings.cache, jobs=4)
+    assert [stage.stage for stage in dryrun(CONFIG, range(4), jobs).stages] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("refused", r"stage 1 \(rank 4\) ended with exit status 1: ValueError: num_heads 30 must be divisible by 4$"),
+        ("crash", r"stage 1 \(rank 4\) was killed by signal 11: \[ERROR\] CORE\(1,python\): the graph is wrong$"),
+        ("silent", r"stage 1 \(rank 4\) ended with exit status 5: it left no message$"),
+    ],
+)
+def test_a_stage_that_fails(
+    settings: DryRunSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, words: str
+) -> None:
+    monkeypatch.setenv("FAKE_MODE", mode)
+    with pytest.raises(ValidationError, match=words):
+        dryrun(CONFIG, [1], settings)
+    assert not (tmp_path / "cache/dryrun").exists()
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_time_limit(settings: DryRunSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_MODE", "sleep")
+    limited = DryRunSettings(python=settings.python, cache=settings.cache, timeout_s=1.0)
+    started = time.monotonic()
+    with pytest.raises(ValidationError, match=r"stage 0 \(rank 0\) was stopped after \d+ s"):
+        dryrun(CONFIG, [0], limited)
+    assert time.monotonic() - started < 20
+
+
+def test_failure_of_one_stage_stops_the_others(settings: DryRunSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_MODE", "refused")
+    jobs = DryRunSettings(python=settings.python, cache=settings.cache, jobs=2)
+    with pytest.raises(ValidationError, match="stage 0"):
+        dryrun(CONFIG, range(4), jobs)
+
+
+CTRL_C = """
+import json, sys
+from pathlib import Path
+from planner.validate.dryrun import DryRunSettings, dryrun
+dryrun(json.loads(sys.argv[1]), [0, 1], DryRunSettings(python=Path(sys.argv[2]), cache=Path(sys.argv[3]), jobs=2))
+"""
+
+
+def test_ctrl_c_leaves_no_process_and_no_cache_entry(
+    settings: DryRunSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_MODE", "sleep")
+    command = [sys.executable, "-c", CTRL_C, json.dumps(CONFIG), str(settings.python), str(settings.cache)]
+    parent = subprocess.Popen(command, cwd=Path(__file__).parents[2], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 30
+    while len(calls(tmp_path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    running = children_of(parent.pid)
+    assert len(running) == 2
+    parent.send_signal(signal.SIGINT)
+    _, errors = parent.communicate(timeout=30)
+    assert b"KeyboardInterrupt" in errors
+    assert not [pid for pid in running if Path(f"/proc/{pid}").exists()]
+    assert not (tmp_path / "cache/dryrun").exists()
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def children_of(parent: int) -> list[int]:
+    """Process ids whose parent is `parent`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_yaml_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="Cannot read"):
+        load_yaml(tmp_path / "absent.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [1,")
+    with pytest.raises(ValidationError, match="is not YAML"):
+        load_yaml(broken)
+    broken.write_text("just words")
+    with pytest.raises(ValidationError, match="no YAML mapping"):
+        load_yaml(broken)
+
+
+def test_small_floats_are_floats_for_yaml_1_1(settings: DryRunSettings, tmp_path: Path) -> None:
+    keep = tmp_path / "kept"
+    dryrun(CONFIG, [0], DryRunSettings(python=settings.python, cache=settings.cache, keep=keep))
+    written = (keep / "stage-0/config.yaml").read_text()
+    assert "eps: 1.0e-08" in written
+    assert load_yaml(keep / "stage-0/config.yaml")["optimizer"]["eps"] == 1e-8
+
+
+def test_last_error_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("fine\nRuntimeError: first\nTypeError: second\n\nending\n")
+    assert last_error_line(log) == "TypeError: second"
+    log.write_text("only words\n\n")
+    assert last_error_line(log) == "only words"
+    assert last_error_line(tmp_path / "absent") == ""
+
+
+def test_runner_is_never_imported() -> None:
+    source = (Path(module.__file__).parent / "runner.py").read_text()
+    assert "planner." not in source.replace("planner.validate.runner", "")
+    assert module._RUNNER.is_file()

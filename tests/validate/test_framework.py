@@ -1,0 +1,64 @@
+"""Finding MindSpore and MindFormers, and refusing pairs that do not belong together."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from planner.errors import ValidationError
+from planner.validate import framework
+from planner.validate.framework import check_pair, find_framework
+
+
+def fake_interpreter(tmp_path: Path, answer: str) -> Path:
+    """A program that answers the probe with a fixed line."""
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(("mindspore", "mindformers"), [("2.9.0", "1.9.0"), ("2.10.0", "2.0.0"), ("9.9", "9.9")])
+def test_pairs_that_may_run(mindspore: str, mindformers: str) -> None:
+    check_pair(mindspore, mindformers)
+
+
+@pytest.mark.parametrize(
+    ("mindspore", "mindformers", "wanted"), [("2.10.0", "1.9.0", "2.9.0"), ("2.9.0", "2.0.0", "2.10.0")]
+)
+def test_a_wrong_pair_is_named(mindspore: str, mindformers: str, wanted: str) -> None:
+    with pytest.raises(
+        ValidationError, match=f"mindformers {mindformers} was released for mindspore {wanted}.*pip install"
+    ):
+        check_pair(mindspore, mindformers)
+
+
+def test_versions_come_from_the_interpreter(tmp_path: Path) -> None:
+    python = fake_interpreter(tmp_path, '{"home": "/x/mindspore", "mindspore": "2.9.0", "mindformers": "1.9.0"}')
+    found = find_framework(python)
+    assert (found.mindspore, found.mindformers, found.home) == ("2.9.0", "1.9.0", Path("/x/mindspore"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "missing"),
+    [
+        ('{"home": null, "mindspore": null, "mindformers": null}', "mindspore"),
+        ('{"home": "/x", "mindspore": "2.9.0", "mindformers": null}', "mindformers"),
+    ],
+)
+def test_what_is_missing_is_named_with_the_cure(tmp_path: Path, answer: str, missing: str) -> None:
+    with pytest.raises(ValidationError, match=f"has no {missing},.*pip install mindspore==2.9.0 mindformers==1.9.0"):
+        find_framework(fake_interpreter(tmp_path, answer))
+
+
+def test_no_interpreter(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="Cannot ask the interpreter"):
+        find_framework(tmp_path / "absent")
+
+
+def test_probe_runs_in_this_interpreter_without_importing_mindspore() -> None:
+    found = framework._probe(Path(sys.executable))
+    assert set(found) == {"home", "mindspore", "mindformers"}
+    assert "import mindspore" not in framework._PROBE

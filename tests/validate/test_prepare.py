@@ -1,0 +1,145 @@
+"""Reading layouts, shrinking micro-batches, and making a user's YAML fit for a DryRun."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.errors import ValidationError
+from planner.validate.prepare import Layout, as_run, filling_micro_batches, mindrecord_path, prepared, read_layout
+
+LAYOUT = Layout(
+    legacy=False,
+    data_parallel=2,
+    model_parallel=4,
+    context_parallel=1,
+    pipeline_stages=8,
+    interleave=1,
+    micro_batches=16,
+    accumulation_steps=1,
+    batch_size=1,
+    seq=4096,
+)
+
+
+def user_config() -> dict[str, Any]:
+    """A configuration with everything a user's file may hold that a DryRun must not use."""
+    return {
+        "use_legacy": False,
+        "load_checkpoint": "/somewhere/weights",
+        "auto_trans_ckpt": True,
+        "resume_training": True,
+        "runner_config": {"epochs": 3, "batch_size": 2, "gradient_accumulation_steps": 1},
+        "context": {"mode": 0, "ascend_config": {"parallel_speed_up_json_path": "x.json"}, "max_device_memory": "58GB"},
+        "parallel_config": {"data_parallel": 2, "model_parallel": 4, "pipeline_stage": 2, "micro_batch_num": 32},
+        "parallel": {"pipeline_config": {"pipeline_interleave": True}},
+        "train_dataset": {
+            "data_loader": {
+                "type": "BlendedMegatronDatasetDataLoader",
+                "config": {"seq_length": 4096, "create_attention_mask": True, "data_path": ["1", "/real/data"]},
+            },
+            "input_columns": ["input_ids", "labels", "loss_mask", "position_ids", "attention_mask"],
+        },
+        "callbacks": [{"type": "CheckpointMonitor"}],
+        "model": {"model_config": {"seq_length": 8192, "pp_interleave_num": 2}},
+    }
+
+
+def test_layout_of_a_configuration() -> None:
+    layout = read_layout(user_config())
+    assert (layout.data_parallel, layout.model_parallel, layout.pipeline_stages) == (2, 4, 2)
+    assert (layout.interleave, layout.micro_batches, layout.batch_size, layout.seq) == (2, 32, 2, 8192)
+    assert layout.devices == 16
+    assert layout.global_batch == 2 * 2 * 32
+
+
+def test_interleave_counts_only_when_the_schedule_is_on() -> None:
+    config = user_config()
+    config["parallel"] = {}
+    assert read_layout(config).interleave == 1
+
+
+@pytest.mark.parametrize(("stage", "rank"), [(0, 0), (1, 8), (7, 56)])
+def test_first_rank_of_a_stage(stage: int, rank: int) -> None:
+    assert LAYOUT.rank_of_stage(stage) == rank
+
+
+@pytest.mark.parametrize("stage", [-1, 8])
+def test_no_such_stage(stage: int) -> None:
+    with pytest.raises(ValidationError, match="stages 0 to 7"):
+        LAYOUT.rank_of_stage(stage)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"parallel_config": {"data_parallel": 0}}, "data_parallel is 0"),
+        ({"parallel_config": {"pipeline_stage": "2"}}, "pipeline_stage is '2'"),
+        ({"runner_config": {"batch_size": True}}, "batch_size is True"),
+        ({"model": {}}, "graph mode"),
+        ({"model": None, "parallelism": {}}, "graph mode"),
+        ({"model": {"model_config": {}}, "train_dataset": {}}, "sequence length"),
+    ],
+)
+def test_what_is_no_layout_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        read_layout(user_config() | change)
+
+
+@pytest.mark.parametrize(
+    ("stages", "interleave", "planned", "run"),
+    [(8, 1, 16, 8), (8, 1, 4, 4), (4, 2, 64, 8), (4, 2, 6, 6), (2, 1, 2, 2)],
+)
+def test_micro_batches_that_fill_the_pipeline(stages: int, interleave: int, planned: int, run: int) -> None:
+    layout = replace(LAYOUT, pipeline_stages=stages, interleave=interleave, micro_batches=planned)
+    assert filling_micro_batches(layout) == run
+    assert as_run(layout).micro_batches == run
+    assert as_run(layout, exact=True) == layout
+
+
+@pytest.mark.parametrize(("planned", "run"), [(1, 1), (2, 2), (64, 2)])
+def test_accumulation_steps_without_a_pipeline(planned: int, run: int) -> None:
+    layout = replace(LAYOUT, pipeline_stages=1, accumulation_steps=planned)
+    assert as_run(layout).accumulation_steps == run
+    assert as_run(layout).micro_batches_of_step == run
+
+
+def test_prepared_configuration_uses_nothing_of_the_user() -> None:
+    config = user_config()
+    before = copy.deepcopy(config)
+    run = as_run(read_layout(config))
+    ready = prepared(config, run, Path("/cache/data"))
+    assert config == before
+    assert ready["load_checkpoint"] == ""
+    assert ready["resume_training"] is False
+    assert ready["callbacks"] == [{"type": "MFLossMonitor"}]
+    assert ready["parallel_config"]["micro_batch_num"] == 4
+    assert "ascend_config" not in ready["context"]
+    assert "/real/data" not in str(ready)
+    loader = ready["train_dataset"]["data_loader"]
+    assert loader["config"]["data_path"] == ["1", "/cache/data/tokens"]
+    assert loader["config"]["seq_length"] == 8192
+    assert loader["config"]["create_attention_mask"] is True
+    assert ready["train_dataset"]["input_columns"][-1] == "attention_mask"
+
+
+def test_prepared_keeps_what_decides_memory() -> None:
+    config = user_config() | {"recompute_config": {"recompute": [1, 0]}, "optimizer": {"type": "AdamW", "swap": True}}
+    ready = prepared(config, as_run(read_layout(config)), Path("/cache"))
+    for section in ("model", "recompute_config", "parallel", "optimizer"):
+        assert ready[section] == config[section]
+
+
+def test_legacy_data_is_a_mindrecord_large_enough() -> None:
+    config = user_config() | {"use_legacy": True}
+    run = as_run(read_layout(config))
+    path = mindrecord_path(Path("/cache"), run)
+    assert path.name == "tokens-8193x64.mindrecord"
+    assert run.global_batch * 2 <= 64
+    ready = prepared(config, run, Path("/cache"))
+    assert ready["train_dataset"]["data_loader"]["dataset_files"] == [str(path)]
+    assert ready["train_dataset"]["input_columns"] == ["input_ids"]

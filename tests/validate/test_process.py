@@ -1,0 +1,93 @@
+"""Children are killed with all they started: on timeout, on error, on Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from planner.validate.process import Children
+
+PARENT_OF_SLEEPER = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open("pids", "w").write(str(child.pid))
+time.sleep(600)
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def gone(pid: int, within_s: float = 5.0) -> bool:
+    """Whether a process ends within some seconds."""
+    deadline = time.monotonic() + within_s
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive(pid)
+
+
+def run(children: Children, folder: Path, script: str, timeout_s: float = 60.0):
+    command = [sys.executable, "-c", script]
+    return children.run(command, env=os.environ, folder=folder, log=folder / "log", timeout_s=timeout_s)
+
+
+def grandchild(folder: Path) -> int:
+    """Process id that the parent script wrote, once it is there."""
+    path = folder / "pids"
+    deadline = time.monotonic() + 20
+    while (not path.exists() or not path.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return int(path.read_text())
+
+
+def test_output_and_status(tmp_path: Path) -> None:
+    with Children() as children:
+        ended = run(children, tmp_path, "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)")
+    assert (ended.status, ended.timed_out) == (3, False)
+    assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
+
+
+def test_death_by_signal_is_a_negative_status(tmp_path: Path) -> None:
+    with Children() as children:
+        assert run(children, tmp_path, "import os; os.kill(os.getpid(), 9)").status == -9
+
+
+def test_timeout_kills_the_whole_group(tmp_path: Path) -> None:
+    with Children() as children:
+        ended = run(children, tmp_path, PARENT_OF_SLEEPER, timeout_s=3.0)
+    assert ended.timed_out
+    assert ended.status == -15
+    assert gone(grandchild(tmp_path))
+
+
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    script = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    with Children() as children:
+        ended = run(children, tmp_path, script, timeout_s=1.0)
+    assert ended.timed_out
+    assert ended.status == -9
+
+
+def test_leaving_the_context_kills_what_runs_in_other_threads(tmp_path: Path) -> None:
+    with Children() as children:
+        thread = threading.Thread(target=run, args=(children, tmp_path, PARENT_OF_SLEEPER))
+        thread.start()
+        pid = grandchild(tmp_path)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert gone(pid)
+
+
+def test_nothing_starts_after_closing(tmp_path: Path) -> None:
+    children = Children()
+    children.close()
+    with pytest.raises(KeyboardInterrupt):
+        run(children, tmp_path, "print('never')")
