@@ -254,7 +254,7 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
     size = {f.name: reduce_bytes(getattr(ends, f.name), elements)[:, None] for f in fields(ends)}
     first_flight, last_flight, passes = layers.flights_CS()
     more_CS = table.micro_batches[:, None] * table.vpp[:, None] > passes
-    refill_CS = (size["refill"] + kept.embedding_CS) * more_CS
+    refill_CS = (size["refill"] + kept.refill_CS) * more_CS
     return _Parts(
         layers=layers,
         layers_CS=table.layers_CS,

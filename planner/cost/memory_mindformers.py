@@ -1,29 +1,152 @@
-"""Tensors that MindFormers keeps in graph mode (MindSpore 2.9, MindFormers 1.9, jit_level O0)."""
+"""Tensors that MindFormers keeps in graph mode (MindSpore 2.9, MindFormers 1.9, ``jit_level: O0``).
+
+Read from the life spans of all blocks in DryRuns (MindSpore's memory tracker, see ``docs/memory.md``): a tensor is
+listed as kept when it is allocated in a micro-batch's forward pass and freed in its backward pass.  There are two
+dialects: ``mcore`` (Qwen3, Qwen3-MoE, DeepSeek3) and ``legacy`` (Llama).
+"""
 
 from __future__ import annotations
 
-from planner.cost.memory_megatron import layer_tensors as _plain_layer
 from planner.cost.memory_rules import MemoryRules, bytes_of
 from planner.cost.memory_tensors import EndTensors, LayerTensors, Tensor
-from planner.model.records import LayerKind, Model, Workload
+from planner.model.records import DENSE, LayerKind, Model, Workload
 
 _FLOAT = 4.0
 _STATISTICS = 8.0  # the fused attention operator returns maximum and sum with a trailing axis of 8
+_INDEX = 8.0  # bytes of an int64
+_ORDERS = 4.0  # expert of each routed token, its two sorting orders and their inverse
+_ROUTED_GRADIENTS = 6.0  # two zero-filled targets, repeated gradient, its product with the scores, sent and received
+_LOSS_COPIES = 4.0  # shifted logits, one-hot labels, their product and its negative, all float32
 
 
 def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: MemoryRules) -> LayerTensors:
     """Kept and working tensors of one layer."""
-    return _plain_layer(model, workload, kind, rules)
+    width, hidden = bytes_of(workload.compute_dtype), float(model.hidden)
+    legacy = rules.name == "mindformers-legacy"
+    attention = (*_norm("attention", hidden, width, legacy), *_attention(model, width, legacy))
+    if kind == DENSE:
+        mlp = (*_norm("mlp", hidden, width, legacy), *_columns("mlp", float(model.ffn), width))
+        forward, backward = _forward(hidden, width, legacy), _backward(model, width)
+    else:
+        mlp, forward, backward = _experts(model, width), (), _experts_backward(model, width)
+    return LayerTensors(
+        kept=attention + mlp,
+        full=(Tensor("layer input", hidden, "sequence", width),),
+        forward=forward,
+        backward=backward,
+    )
+
+
+def _norm(name: str, hidden: float, width: float, legacy: bool) -> tuple[Tensor, ...]:
+    """Input of a layer norm (mcore casts it to float32), and its output as the projections read it: gathered."""
+    return (
+        Tensor(f"{name} norm input", hidden, "sequence", width if legacy else _FLOAT),
+        Tensor(f"{name} norm statistics", 1.0, "sequence", _FLOAT),
+        Tensor(f"{name} input", hidden, "whole", width),
+    )
+
+
+def _attention(model: Model, width: float, legacy: bool) -> tuple[Tensor, ...]:
+    att = model.attention
+    queries, keys = float(att.heads * att.head_dim), float(att.kv_heads * att.head_dim)
+    out = float(att.heads * att.v_head_dim)
+    tensors = [
+        Tensor("query", queries, "tensor", width),
+        Tensor("key", keys, "context", width),
+        Tensor("value", float(att.kv_heads * att.v_head_dim), "context", width),
+        Tensor("attention output", out, "tensor", width),
+        Tensor("attention output by token", out, "tensor", width),
+        Tensor("softmax maximum and sum", 2.0 * _STATISTICS * att.heads, "tensor", _FLOAT),
+    ]
+    if att.qk_norm and not legacy:
+        tensors += [
+            Tensor("query norm input in float32", queries, "tensor", _FLOAT),
+            Tensor("key norm input in float32", keys, "tensor", _FLOAT),
+            Tensor("query and key norm statistics", float(att.heads + att.kv_heads), "tensor", _FLOAT),
+        ]
+    return tuple(tensors)
+
+
+def _columns(name: str, ffn: float, width: float) -> tuple[Tensor, ...]:
+    """A gated MLP: both halves of the first product, the activated half and the input of the second product."""
+    return (
+        Tensor(f"{name} gate and up", 2.0 * ffn, "tensor", width),
+        Tensor(f"{name} activation", ffn, "tensor", width, selective=False),
+        Tensor(f"{name} product", ffn, "tensor", width, selective=False),
+    )
+
+
+def _experts(model: Model, width: float) -> tuple[Tensor, ...]:
+    """Router, routed tokens and experts; the activation of the experts is always recomputed.
+
+    Each micro-batch reshapes the experts' weights for the grouped product and keeps its own copy for the backward pass.
+    """
+    assert model.moe is not None
+    moe, hidden = model.moe, float(model.hidden)
+    routed = (
+        Tensor("mlp norm input", hidden, "sequence", _FLOAT),
+        Tensor("mlp norm statistics", 1.0, "sequence", _FLOAT),
+        Tensor("router input in float32", hidden, "sequence", _FLOAT),
+        Tensor("router scores", float(moe.experts), "sequence", _FLOAT),
+        Tensor("chosen experts", float(moe.topk), "sequence", _INDEX),
+        Tensor("orders of routed tokens", _ORDERS, "routed", _INDEX),
+        Tensor("sorted tokens", hidden, "routed", width, dispatch=True),
+        Tensor("expert gate and up", 2.0 * moe.expert_ffn, "routed", width, dispatch=True),
+        Tensor("expert output", hidden, "routed", width, dispatch=True),
+        Tensor("expert weights as matrices", 3.0 * hidden * moe.expert_ffn * moe.experts, "expert", width),
+    )
+    return routed + (_columns("shared expert", float(moe.shared_ffn), width) if moe.shared_ffn else ())
+
+
+def _experts_backward(model: Model, width: float) -> tuple[Tensor, ...]:
+    """Alive when the gradient of the combined output has been exchanged back to the experts."""
+    hidden = float(model.hidden)
+    return (
+        Tensor("gradient received", hidden, "sequence", width),
+        Tensor("gradients of routed tokens", _ROUTED_GRADIENTS * hidden, "routed", width),
+    )
+
+
+def _forward(hidden: float, width: float, legacy: bool) -> tuple[Tensor, ...]:
+    """Alive when the last projection of a layer has run and its output is reduced over tp."""
+    return (
+        Tensor("output before reduction", hidden, "whole", width),
+        Tensor("reduced output, output sent and its copy", 3.0 * hidden, "sequence", width),
+        Tensor("residual", 0.0 if legacy else hidden, "sequence", width),
+    )
+
+
+def _backward(model: Model, width: float) -> tuple[Tensor, ...]:
+    """Alive when backward has passed the last projection of a layer."""
+    return (
+        Tensor("gradient received, output sent and its copy", 3.0 * model.hidden, "sequence", width),
+        Tensor("gradient of product", float(model.ffn), "tensor", width),
+    )
 
 
 def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTensors:
     """What stages keep and need beside their layers."""
-    hidden, vocab = float(model.hidden), float(model.vocab)
+    hidden, vocab, seq = float(model.hidden), float(model.vocab), float(workload.seq)
     width = bytes_of(workload.compute_dtype)
+    legacy = rules.name == "mindformers-legacy"
+    rope = float(model.attention.qk_rope_dim or model.attention.head_dim)
+    constant = [Tensor("cosine and sine", 2.0 * rope * seq, "once", _FLOAT)]
+    stage: tuple[Tensor, ...] = ()
+    refill: tuple[Tensor, ...] = ()
+    if rules.compressed_mask:
+        constant.append(Tensor("attention mask", 2048.0 * 2048.0, "once", 1.0))
+    else:
+        constant.append(Tensor("triangle", seq * seq, "once", width))
+        refill = (Tensor("triangle of a batch", seq * seq, "once", width),)
+        stage = (Tensor("attention mask", seq, "global", 1.0),)
     return EndTensors(
+        stage=stage,
+        first=(Tensor("embedding in float32", hidden, "sequence", _FLOAT - width),) if legacy else (),
         last=(
             Tensor("final norm input in float32", hidden, "sequence", _FLOAT),
-            Tensor("head input", hidden, "whole", width),
+            Tensor("head input", hidden, "whole", _FLOAT if legacy else width),
         ),
-        loss=(Tensor("logits in float32 and the products of its loss", 4.0 * vocab, "tensor", _FLOAT),),
+        constant=tuple(constant),
+        refill=refill,
+        loss=(Tensor("logits and products of the loss", _LOSS_COPIES * vocab, "tensor", _FLOAT),),
     )

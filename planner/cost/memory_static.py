@@ -8,7 +8,7 @@ covers all of dp x cp, experts are shared by all their copies, too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,11 +20,12 @@ from planner.model.operators import (
     Shards,
     embedding_parameters,
     final_norm_parameters,
+    gemms,
     head_parameters,
     layer_parameters,
     mtp_parameters,
 )
-from planner.model.records import Model, Workload
+from planner.model.records import LayerKind, Model, Workload
 
 _FLOAT = 4.0
 
@@ -41,8 +42,9 @@ class Stored:
         Buffers that exist all the time.
     gathered_CS : array
         Parameters in the compute type, whole, from forward to backward.
-    embedding_CS : array
-        The gathered embedding table, needed on the first stage while micro-batches are still to come.
+    refill_CS : array
+        Gathered weights that are needed while micro-batches are still to come: the embedding table of the first stage
+        and the experts (each micro-batch keeps its own copy of those for the backward pass).
     head_gradient_CS : array
         Gradient of the output projection before it is added to the accumulated one.
     update_CS : array
@@ -52,7 +54,7 @@ class Stored:
     static: Mapping[str, FloatArray]
     always_CS: FloatArray
     gathered_CS: FloatArray
-    embedding_CS: FloatArray
+    refill_CS: FloatArray
     head_gradient_CS: FloatArray
     update_CS: FloatArray
 
@@ -75,15 +77,17 @@ class _Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Sharing:
-    """Ranks that share one copy, outside and inside experts, shape (C, 1)."""
+    """Ranks that share one copy of experts, of the embedding table and of the rest, shape (C, 1)."""
 
     dense: FloatArray
     expert: FloatArray
+    embedding: FloatArray
 
     def bytes_of(self, counts: _Counts, size: float, shared: BoolArray) -> FloatArray:
         """Bytes of elements of ``size`` bytes, split where ``shared``, shape (C, S)."""
-        dense = counts.dense / np.where(shared, self.dense, 1.0)
-        return size * (dense + counts.experts / np.where(shared, self.expert, 1.0))
+        dense = (counts.layers + counts.head + counts.rest) / np.where(shared, self.dense, 1.0)
+        experts = counts.experts / np.where(shared, self.expert, 1.0)
+        return size * (dense + experts + counts.embedding / np.where(shared, self.embedding, 1.0))
 
 
 def stored(model: Model, workload: Workload, table: Strategies, layers: StageLayers, rules: MemoryRules) -> Stored:
@@ -95,6 +99,8 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
     states = workload.moments * bytes_of(workload.states_dtype)
     if workload.master_weights:
         states += 2.0 if rules.reuse_master else 4.0
+    if rules.name == "mindformers-legacy":
+        sharing = replace(sharing, embedding=np.ones_like(sharing.dense))
     static = {
         "parameters": sharing.bytes_of(
             counts, bytes_of(workload.params_dtype), level >= (1 if rules.sharded_weights else 3)
@@ -110,9 +116,9 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
         + rules.workspace_bytes
         + (_placeholders(model, workload, table, layers, rules) if placeholders else 0.0),
         gathered_CS=_gathered(workload, table, counts, sharing, rules),
-        embedding_CS=zero,
+        refill_CS=_refill(workload, table, counts, sharing) if rules.sharded_weights else zero,
         head_gradient_CS=_head_gradient(model, workload, table) if placeholders else zero,
-        update_CS=zero,
+        update_CS=_update(model, table, counts, sharing, layers) if rules.sharded_weights else zero,
     )
 
 
@@ -149,20 +155,77 @@ def _sharing(table: Strategies, rules: MemoryRules) -> _Sharing:
     copies = np.maximum(ranks * (1 if rules.expert_tensor_parallel else table.tp) / table.ep, 1.0)
     shard = table.optimizer_shard
     expert = np.where(shard >= ranks, copies, np.minimum(shard, copies))
-    return _Sharing(dense=shard[:, None].astype(np.float64), expert=expert[:, None])
+    dense = shard[:, None].astype(np.float64)
+    return _Sharing(dense=dense, expert=expert[:, None], embedding=dense)
 
 
 def _gathered(
     workload: Workload, table: Strategies, counts: _Counts, sharing: _Sharing, rules: MemoryRules
 ) -> FloatArray:
+    """Whole parameters in the compute type from forward to backward, shape (C, S)."""
     size = bytes_of(workload.compute_dtype)
     level = table.zero_level[:, None]
     if rules.sharded_weights:
-        dense = counts.dense * ((sharing.dense > 1) & (level >= 1))
-        return size * (dense + counts.experts * ((sharing.expert > 1) & (level >= 1)))
+        cast = workload.params_dtype != workload.compute_dtype
+        dense = cast | ((sharing.dense > 1) & (level >= 1))
+        return size * (counts.layers + counts.head + counts.rest) * dense
     total = np.maximum(table.layers_CS, 1)
     two_layers = np.minimum(2.0, table.layers_CS) / total * (counts.layers + counts.experts)
     return np.where(level >= 3, size * (two_layers + counts.embedding + counts.head), 0.0)
+
+
+def _refill(workload: Workload, table: Strategies, counts: _Counts, sharing: _Sharing) -> FloatArray:
+    """The embedding table gathered for look-ups in its own type, experts in the compute type, shape (C, S)."""
+    sharded = (table.zero_level >= 1)[:, None]
+    cast = workload.params_dtype != workload.compute_dtype
+    embedding = bytes_of(workload.params_dtype) * counts.embedding * ((sharing.embedding > 1) & sharded)
+    experts = bytes_of(workload.compute_dtype) * counts.experts * (cast | ((sharing.expert > 1) & sharded))
+    return embedding + experts
+
+
+def _update(model: Model, table: Strategies, counts: _Counts, sharing: _Sharing, layers: StageLayers) -> FloatArray:
+    """Temporaries of MindFormers' update, float32, shape (C, S).
+
+    Gradients are unscaled whole (a cast and a product) and reduced to their owners one after the other, clipped
+    together, then applied one by one with three temporaries each.  This runs in the order of parameters: the embedding
+    first, when all clipped gradients are still alive, the head last, when only its own is.
+    """
+    sharded = (table.zero_level >= 1)[:, None]
+    owned = sharing.bytes_of(counts, _FLOAT, sharded)
+    largest = {kind: _largest(model, kind, table) for kind in model.kinds}
+    within = np.zeros(counts.layers.shape)
+    for kind, (dense, expert) in largest.items():
+        most = np.maximum(
+            dense[:, None] / np.where(sharded, sharing.dense, 1.0),
+            expert[:, None] / np.where(sharded, sharing.expert, 1.0),
+        )
+        within = np.maximum(within, most * (layers.count(kind) > 0))
+    embedding = _FLOAT * counts.embedding
+    head = _FLOAT * counts.head
+    own_embedding = embedding / np.where(sharded, sharing.embedding, 1.0)
+    own_head = head / np.where(sharded, sharing.dense, 1.0)
+    return np.maximum.reduce(
+        [
+            owned + 3.0 * within,
+            owned + 3.0 * own_embedding,
+            4.0 * own_head,
+            2.0 * embedding + own_embedding,
+            2.0 * head + owned,
+        ]
+    )
+
+
+def _largest(model: Model, kind: LayerKind, table: Strategies) -> tuple[FloatArray, FloatArray]:
+    """Float32 bytes of the largest weight of a layer on one rank, outside and inside experts, shape (C,)."""
+    dense, expert = np.zeros(len(table)), np.zeros(len(table))
+    for gemm in gemms(model, kind):
+        size = _FLOAT * gemm.k * gemm.n
+        if gemm.shard.startswith("expert"):
+            assert model.moe is not None
+            expert = np.maximum(expert, size * model.moe.experts / table.ep)
+        else:
+            dense = np.maximum(dense, size / (1 if gemm.shard == "replicated" else table.tp))
+    return dense, expert
 
 
 def _head_gradient(model: Model, workload: Workload, table: Strategies) -> FloatArray:

@@ -18,6 +18,7 @@ received   T topk w, / tp unless     tokens as the experts' matrix products see 
            experts are split over tp
 context    T cp w / tp               keys and values gathered over cp
 global     T cp w                    not split at all
+expert     w / ep                    copies of expert weights, one for every micro-batch
 once       w                         independent of tokens
 =========  ========================  ==================================================================
 """
@@ -34,7 +35,7 @@ from planner.cost.memory_rules import MemoryRules
 from planner.cost.strategies import FloatArray, Strategies
 from planner.model.records import Model, Workload
 
-Split = Literal["whole", "sequence", "tensor", "exchanged", "routed", "received", "context", "global", "once"]
+Split = Literal["whole", "sequence", "tensor", "exchanged", "routed", "received", "context", "global", "expert", "once"]
 SPLITS: Final[tuple[Split, ...]] = get_args(Split)
 
 
@@ -140,6 +141,7 @@ def split_elements(model: Model, workload: Workload, table: Strategies, rules: M
         "received": routed * (table.tp if rules.expert_tensor_parallel else 1),
         "context": tensor * table.cp,
         "global": count * table.cp,
+        "expert": 1.0 / table.ep,
         "once": np.ones_like(count),
     }
 
