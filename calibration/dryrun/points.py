@@ -18,6 +18,19 @@ DEEPSEEK = Point(
 )  # fmt: skip
 
 
+def ci_points() -> list[Point]:
+    """Six small networks, dense and MoE, each with a pipeline: the tests run them again and compare with the record."""
+    small = {"layers": 2, "hidden": 512, "heads": 8, "kv_heads": 4, "ffn": 1536, "vocab": 8192, "seq": 1024}
+    experts = {"experts": 8, "topk": 2, "moe_ffn": 256, "dp": 2, "ep": 2}
+    return [
+        *_both_ends(replace(LLAMA, **small)),
+        replace(QWEN3, **small),
+        replace(QWEN3, **small, stage=1, recompute=True),
+        replace(MOE, **small | experts),
+        replace(DEEPSEEK, **small | experts, stage=1),
+    ]
+
+
 def all_points() -> list[Point]:
     """Every point once, in order of worth: the families take turns."""
     small = {"layers": 2}
@@ -32,7 +45,8 @@ def all_points() -> list[Point]:
          *_moe_more(replace(DEEPSEEK, **small)), *_long(DEEPSEEK)],
     ]  # fmt: skip
     turns = chain.from_iterable(zip_longest(*lists))
-    return list({repr(point): point for point in turns if point is not None}.values())
+    ordered = [*ci_points(), *(point for point in turns if point is not None)]
+    return list({repr(point): point for point in ordered}.values())
 
 
 def _both_ends(point: Point) -> Iterator[Point]:

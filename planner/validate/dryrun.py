@@ -56,7 +56,7 @@ class DryRunSettings:
     """How to run, not what."""
 
     python: Path | None = None
-    """Interpreter with MindSpore; None: the running one."""
+    """Interpreter with MindSpore; None: what PLANNER_MINDSPORE_PYTHON names, else the running one."""
     cache: Path | None = None
     """Folder of results and stand-ins; None: the user's cache."""
     timeout_s: float = 1800.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -42,8 +43,11 @@ class Framework:
 
 
 def find_framework(python: Path | None = None) -> Framework:
-    """Look up both frameworks in an interpreter (default: the running one) without importing them."""
-    interpreter = python or Path(sys.executable)
+    """Look up both frameworks in an interpreter, without importing them.
+
+    Without `python` it is the one that PLANNER_MINDSPORE_PYTHON names, else the running one.
+    """
+    interpreter = python or Path(os.environ.get("PLANNER_MINDSPORE_PYTHON") or sys.executable)
     found = _probe(interpreter)
     for name in ("mindspore", "mindformers"):
         if not found.get(name) or not found.get("home"):

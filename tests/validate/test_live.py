@@ -1,0 +1,144 @@
+"""DryRuns of real MindFormers networks: the recorded grid can be remade, and what it says of memory holds.
+
+Six networks, dense and MoE, each with a pipeline. They fail where MindSpore is missing, unless PLANNER_NO_MINDSPORE=1
+says that this is meant. PLANNER_MINDSPORE_PYTHON names another interpreter that has it.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from planner.errors import ValidationError
+from planner.validate.dryrun import DryRunReport, DryRunSettings, dryrun
+from planner.validate.prepare import read_layout
+from planner.validate.volumes import read_collectives, volumes
+
+pytestmark = [
+    pytest.mark.dryrun,
+    pytest.mark.slow,
+    pytest.mark.skipif(os.environ.get("PLANNER_NO_MINDSPORE") == "1", reason="PLANNER_NO_MINDSPORE=1"),
+]
+
+GRID = Path(__file__).parents[2] / "calibration/dryrun"
+NAMES = ("llama-first", "llama-last", "qwen3-first", "qwen3-last-recompute", "qwen3_moe-first", "deepseek3-last")
+
+
+def load(name: str) -> ModuleType:
+    """A module of the grid's folder, under the name its siblings import it by."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, GRID / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+configs, points = load("configs"), load("points")
+POINTS = dict(zip(NAMES, points.ci_points(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> DryRunSettings:
+    """A cache of this module's own: stand-ins are built, nothing is taken from earlier runs."""
+    return DryRunSettings(cache=tmp_path_factory.mktemp("cache"), timeout_s=600.0, exact=True)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the compiled graphs."""
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture(scope="module")
+def reports(settings: DryRunSettings, kept: Path) -> dict[str, DryRunReport]:
+    """All six, two at a time."""
+
+    def run(name: str) -> DryRunReport:
+        point = POINTS[name]
+        own = replace(settings, keep=kept / name, graphs=True)
+        return dryrun(configs.config(point), [point.stage], own)
+
+    run(NAMES[0])  # builds the stand-ins
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(NAMES, pool.map(run, NAMES), strict=True))
+
+
+def recorded(point: Any) -> dict[str, str]:
+    """Row of grid.csv for a point."""
+    wanted = {name: getattr(point, name) for name in point.__dataclass_fields__}
+    with (GRID / "grid.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if all(row[name] == str(value) for name, value in wanted.items()):
+                return row
+    pytest.fail(f"{point} is not in grid.csv: run calibration/dryrun/run_grid.py")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_recorded_peak_can_be_remade(reports: dict[str, DryRunReport], name: str) -> None:
+    row, stage = recorded(POINTS[name]), reports[name].stages[0]
+    assert (stage.mindspore, stage.mindformers) == (row["mindspore"], row["mindformers"])
+    assert stage.peak_bytes == int(row["peak_bytes"])
+    assert stage.static_bytes == int(row["static_bytes"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_terms_add_up(reports: dict[str, DryRunReport], name: str) -> None:
+    stage = reports[name].stages[0]
+    assert sum(stage.terms.values()) == stage.peak_bytes
+    assert stage.static_bytes < stage.peak_bytes <= stage.peak_with_fragments_bytes + (1 << 20)
+    kept_always = sum(stage.terms[name] for name in ("parameters", "moments", "gradient_accumulation"))
+    assert kept_always <= stage.static_bytes
+
+
+def test_static_bytes_of_llama_by_hand(reports: dict[str, DryRunReport]) -> None:
+    """One layer and the embedding, fp32, TP 2; matrices split over DP 2, the embedding and the two norms not."""
+    matrices = 512 * 512 * 2 + 2 * 512 * 256 + 3 * 512 * 1536
+    split, whole = matrices // 2 // 2, 8192 * 512 // 2 + 2 * 512
+    terms = reports["llama-first"].stages[0].terms
+    assert terms["moments"] == pytest.approx(8 * (split + whole), abs=4096)
+    assert terms["gradient_accumulation"] == pytest.approx(4 * (2 * split + whole), abs=4096)
+
+
+def test_loss_of_the_last_stage(reports: dict[str, DryRunReport]) -> None:
+    """mcore: four tensors of 4 bytes, tokens x vocabulary / TP."""
+    logits = 1024 * 8192 // 2 * 4
+    assert reports["qwen3-last-recompute"].stages[0].terms["head_and_loss"] == pytest.approx(4 * logits, rel=0.05)
+
+
+def test_collectives_of_a_dense_rank(reports: dict[str, DryRunReport], kept: Path) -> None:
+    assert "qwen3-first" in reports
+    layout = read_layout(configs.config(POINTS["qwen3-first"]))
+    found = {(v.group, v.primitive): v for v in volumes(read_collectives(kept / "qwen3-first"), layout)}
+    activation = 1024 * 512 * 2  # bf16 [seq, hidden]
+    assert found["pp", "Send"].count == 2
+    assert found["pp", "Send"].payload_bytes == 2 * activation // 2
+    # one layer, two micro-batches, two gathers forward and two backward
+    assert found["tp", "AllGather"].count == 2 * 4
+    assert found["tp", "AllGather"].payload_bytes == 2 * 4 * activation
+    assert found["dp", "AllGather"].count == 4  # qkv, proj, fc1, fc2 once a step
+
+
+def test_fewer_micro_batches_have_the_same_peak(settings: DryRunSettings) -> None:
+    """The default run shrinks six micro-batches to two; the exact run has all six."""
+    config = configs.config(replace(POINTS["llama-first"], micro_batches=6))
+    exact = dryrun(config, [0], settings)
+    shrunk = dryrun(config, [0], replace(settings, exact=False))
+    assert (exact.stages[0].micro_batches, shrunk.stages[0].micro_batches) == (6, 2)
+    assert shrunk.stages[0].peak_bytes == pytest.approx(exact.stages[0].peak_bytes, rel=0.002)
+
+
+def test_a_refused_file_is_reported_in_the_framework_s_words(settings: DryRunSettings) -> None:
+    config = configs.config(replace(POINTS["qwen3-first"], heads=6, kv_heads=6, tp=4))
+    with pytest.raises(ValidationError, match=r"stage 0 \(rank 0\) ended with exit status 1: .*(divisible|divided)"):
+        dryrun(config, [0], settings)
