@@ -25,7 +25,7 @@ from planner.model.records import Framework, Model, Workload
 from planner.plan import Plan
 from planner.search.layouts import layouts
 from planner.search.legality import require_legal
-from planner.search.suggest import Request, Result, search
+from planner.search.suggest import RECOMPUTE, Request, Result, search
 from planner.units import KIB, format_bytes, parse_bytes, parse_count
 
 #: Sequence length where none is given: what public 7B to 70B runs on Ascend train with.
@@ -36,8 +36,6 @@ DEFAULT_STEP_TOKENS: Final = 4 * KIB * KIB
 FRAMEWORKS: Final = ("mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron")
 #: Frameworks that keep 16-bit parameters beside float32 master copies.
 _MASTER_COPY: Final = ("mindspeed", "megatron")
-
-RECOMPUTE: Final = ("auto", "none", "selective", "full")
 
 Progress = Callable[[int, int], None]
 
@@ -54,6 +52,7 @@ def suggest(
     max_memory: int | str | None = None,
     pins: Mapping[str, Collection[int | str | bool]] | None = None,
     objective: str = "time",
+    recompute: str = "auto",
     top: int = 10,
     progress: Progress | None = None,
 ) -> Result:
@@ -81,6 +80,8 @@ def suggest(
     pins : mapping, optional
         Allowed values by dimension, e.g. ``{"tp": {8}, "pp": {1, 2, 4}}``.
     objective : {"time", "cards", "memory"}
+    recompute : {"auto", "none", "selective", "full"}
+        The least that fits, stage by stage, or the same for every layer.
     top : int
         Strategies wanted; 0 for all finalists.
 
@@ -112,7 +113,8 @@ def suggest(
         framework=framework,
         max_memory=max_memory,
     )
-    return search(replace(request, pins=dict(pins or {}), objective=objective, top=top), progress)  # type: ignore[arg-type]
+    asked: dict[str, Any] = {"pins": dict(pins or {}), "objective": objective, "recompute": recompute, "top": top}
+    return search(replace(request, **asked), progress)
 
 
 def estimate(

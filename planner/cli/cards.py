@@ -33,7 +33,7 @@ def cards(
     from planner.search.cards import fewest_cards
     from planner.search.suggest import search
 
-    request = replace(ask.request_from(model, cluster, workload, None), pins=parse.search_pins(pins))
+    request = parse.searched(ask.request_from(model, cluster, workload, None), pins)
     fewest = fewest_cards(request)
     result = search(replace(request.on(fewest.devices), top=1))
     best = result.estimates.row(0)

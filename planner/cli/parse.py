@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from planner.cli.options import ModelOptions, PinOptions
 from planner.errors import SpecError
 from planner.units import GIB, TIB, format_bytes, format_count, parse_bytes, parse_count, parse_length
+
+if TYPE_CHECKING:
+    from planner.search.suggest import Request
 
 #: Largest values that make sense; beyond them a typing error is likelier than a machine.
 MOST_CARDS = 1_000_000
@@ -102,9 +106,15 @@ def pins_of(options: PinOptions) -> dict[str, tuple[int | str, ...]]:
     return pins
 
 
-def search_pins(options: PinOptions) -> dict[str, tuple[int | str, ...]]:
-    """Pins of a search."""
-    return pins_of(options)
+def searched(request: Request, options: PinOptions) -> Request:
+    """The request with pins and the recompute asked for."""
+    how = recompute(options.recompute)
+    if not isinstance(how, str):
+        raise SpecError(
+            f"--recompute {options.recompute} gives layers per stage, which one strategy has: ask planner estimate; "
+            f"for a search legal: {', '.join(_HOW)}."
+        )
+    return dataclasses.replace(request, pins=pins_of(options), recompute=how)  # type: ignore[arg-type]
 
 
 def recompute(text: str | None) -> str | tuple[int, ...]:

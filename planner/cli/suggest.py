@@ -105,4 +105,4 @@ def request_of(
     if objective not in OBJECTIVES:
         raise SpecError(f"--objective '{objective}' is not known; legal: {', '.join(OBJECTIVES)}.")
     request = ask.request_from(model, cluster, workload, ask.cards_from(cards))
-    return dataclasses.replace(request, pins=parse.search_pins(pins), objective=objective)  # type: ignore[arg-type]
+    return dataclasses.replace(parse.searched(request, pins), objective=objective)  # type: ignore[arg-type]

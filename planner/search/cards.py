@@ -131,8 +131,10 @@ def bytes_per_parameter(workload: Workload, swapped: bool = False) -> float:
 def lightest_rows(request: Request) -> tuple[Strategies, FloatArray]:
     """Every combination of degrees at its lowest memory, and its peak [bytes]."""
     tables, peaks = [], []
+    from planner.search.suggest import leanest
+
     for batch in batches(request.context, _leanest_pins(request)):
-        whole = batch.table.replace(recompute_full_CS=batch.table.layers_CS)
+        whole = leanest(request, batch.table)
         if len(whole):
             peaks.append(memory(request.model, request.workload, whole).peak_bytes)
             tables.append(whole)

@@ -30,11 +30,13 @@ from planner.units import format_bytes
 
 Objective = Literal["time", "cards", "memory"]
 Balance = Literal["none", "fast", "exact"]
+Recompute = Literal["auto", "none", "selective", "full"]
 
 #: Told after every batch: candidates examined so far, and of those the ones that fit.
 Progress = Callable[[int, int], None]
 
 OBJECTIVES: Final = ("time", "cards", "memory")
+RECOMPUTE: Final = ("auto", "none", "selective", "full")
 
 #: Rows kept of each combination of degrees while scanning, and combinations that are balanced.
 KEPT_PER_SHAPE: Final = 4
@@ -56,6 +58,8 @@ class Request:
         Allowed values of a dimension, e.g. ``{"tp": {8}, "pp": {1, 2, 4}}``; see `planner.search.space.PINS`.
     objective : {"time", "cards", "memory"}
         Least step time; fewest cards, then time (``cluster.devices`` is the most there are); least peak memory.
+    recompute : {"auto", "none", "selective", "full"}
+        Least that fits, stage by stage; or the same for every layer.
     balance : {"none", "fast", "exact"}
         How layers and recompute of the finalists are moved between stages: not at all, by local search over the cost
         model, by CP-SAT as well.
@@ -72,6 +76,7 @@ class Request:
     limit_bytes: float | None = None
     pins: Pins = field(default_factory=dict)
     objective: Objective = "time"
+    recompute: Recompute = "auto"
     balance: Balance = "fast"
     tp_across_nodes: bool = False
     top: int = 0
@@ -80,6 +85,8 @@ class Request:
         check_pins(self.pins)
         if self.objective not in OBJECTIVES:
             raise SpecError(f"objective={self.objective!r} is not known; legal: {', '.join(OBJECTIVES)}.")
+        if self.recompute not in RECOMPUTE:
+            raise SpecError(f"recompute={self.recompute!r} is not known; legal: {', '.join(RECOMPUTE)}.")
         if self.limit_bytes is not None and self.limit_bytes <= 0:
             raise SpecError(f"memory limit {self.limit_bytes} must be positive.")
 
@@ -197,20 +204,29 @@ def _scan(request: Request, progress: Progress | None) -> _Scan:
 
 
 def fitted(request: Request, table: Strategies) -> tuple[Strategies, BoolArray]:
-    """Rows that fit with their least recompute, and the mask of them in the table given."""
+    """Rows that fit with their least recompute, or the one asked for, and the mask of them in the table given."""
     if not len(table):
         return table, np.zeros(0, bool)
-    filled, fits = least_recompute(request.model, request.workload, table, request.limit)
+    if request.recompute == "auto":
+        filled, fits = least_recompute(request.model, request.workload, table, request.limit)
+    else:
+        filled = leanest(request, table)
+        fits = np.asarray(memory(request.model, request.workload, filled).peak_bytes <= request.limit)
     return filled.take(fits), fits
+
+
+def leanest(request: Request, table: Strategies) -> Strategies:
+    """The recompute asked for; where it is free, every layer whole."""
+    none = np.zeros_like(table.layers_CS)
+    full = none if request.recompute in ("none", "selective") else table.layers_CS
+    some = table.layers_CS if request.recompute == "selective" else none
+    return table.replace(recompute_full_CS=full, recompute_selective_CS=some)
 
 
 def objective_of(request: Request, table: Strategies) -> FloatArray:
     """What is minimised: seconds of a step, or peak bytes of the heaviest stage, shape (C,)."""
     if request.objective == "memory":
-        whole = table.replace(
-            recompute_full_CS=table.layers_CS, recompute_selective_CS=np.zeros_like(table.recompute_selective_CS)
-        )
-        return memory(request.model, request.workload, whole).peak_bytes
+        return memory(request.model, request.workload, leanest(request, table)).peak_bytes
     return step_time(request.model, request.workload, request.cluster, request.calibration, table).step_s
 
 
@@ -262,6 +278,8 @@ def refine(request: Request, table: Strategies) -> Strategies:
 
 def flattened(request: Request, table: Strategies) -> Strategies:
     """Least recompute that still reaches each row's own lowest peak."""
+    if request.recompute != "auto":
+        return table
     lowest = objective_of(request, table)
     filled, _ = least_recompute(request.model, request.workload, table, lowest[:, None])  # type: ignore[arg-type]
     return filled

@@ -169,6 +169,24 @@ def test_pins_hold_in_every_plan() -> None:
     assert {plan["strategy"]["micro_batch_size"] for plan in body["plans"]} == {1}
 
 
+@pytest.mark.parametrize(("how", "full", "selective"), [("none", 0, 0), ("selective", 0, 80), ("full", 80, 0)])
+def test_recompute_asked_for_holds_in_every_plan(how: str, full: int, selective: int) -> None:
+    body = run(f"suggest --params 70B --cards 128 --recompute {how} --json").document
+    assert body["plans"]
+    for plan in body["plans"]:
+        assert sum(plan["strategy"]["recompute_full"]) == full
+        assert sum(plan["strategy"]["recompute_selective"]) == selective
+        assert plan["peak_gib"] <= plan["limit_gib"]
+
+
+def test_free_recompute_is_never_slower_than_one_asked_for() -> None:
+    best = {
+        how: run(f"suggest --params 70B --cards 128 --recompute {how} --top 1 --json").document["plans"][0]
+        for how in ("auto", "none", "selective", "full")
+    }
+    assert best["auto"]["speed"]["step_s"] <= min(plan["speed"]["step_s"] for plan in best.values())
+
+
 def test_memory_limit_holds_in_every_stage() -> None:
     body = run("suggest --params 70B --cards 64 --max-memory 40GB --json").document
     assert body["cluster"]["usable_gib"] == 40.0

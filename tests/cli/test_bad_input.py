@@ -80,6 +80,8 @@ CASES = [
     ("suggest --params 70B --cards 64 --tp eight", 2, ["--tp 'eight' is not a whole number"]),
     ("suggest --params 70B --cards 64 --tp ,", 2, ["--tp ',' holds no number"]),
     ("suggest --params 70B --cards 64 --pp 200", 2, ["pp=200", "does not divide 64"]),
+    ("suggest --params 70B --cards 64 --recompute much", 2, ["--recompute 'much'", "selective"]),
+    ("suggest --params 70B --cards 64 --recompute 4,2", 2, ["--recompute 4,2", "planner estimate"]),
     ("suggest --params 70B --cards 64 --schedule fast", 2, ["'fast'", "1f1b"]),
     ("suggest --params 8B --cards 8 --objective speed", 2, ["--objective 'speed'", "time, cards, memory"]),
     ("suggest --params 8B --cards 8 --top 0", 2, ["--top '0' is out of range"]),
