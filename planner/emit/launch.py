@@ -28,7 +28,7 @@ def template(name: str) -> str:
     return (resources.files("planner.emit") / "templates" / f"{name}.txt").read_text(encoding="utf-8")
 
 
-def files(plan: Plan, settings: Settings, *, program: Sequence[str]) -> list[File]:
+def files(plan: Plan, settings: Settings, *, program: Sequence[str], dryrun: bool = True) -> list[File]:
     """All launch files of a MindSpore job.
 
     Parameters
@@ -38,6 +38,8 @@ def files(plan: Plan, settings: Settings, *, program: Sequence[str]) -> list[Fil
         Its hosts, when given, must be as many as the plan has nodes.
     program : sequence of str
         Script beside the launch files and its arguments; words are taken literally.
+    dryrun : bool
+        Also a script for MindSpore's DryRun, which exists in graph mode only.
 
     Raises
     ------
@@ -45,7 +47,9 @@ def files(plan: Plan, settings: Settings, *, program: Sequence[str]) -> list[Fil
         Devices do not fill nodes, or the hosts do not match them.
     """
     hosts = checked_hosts(plan, settings)
-    result = [launch_script(plan, hosts, program), dryrun_script(plan, program)]
+    result = [launch_script(plan, hosts, program)]
+    if dryrun:
+        result.append(dryrun_script(plan, program))
     if plan.nodes > 1 and (hosts or plan.nodes <= _NODE_SCRIPTS):
         result += [node_script(plan, hosts, node) for node in range(plan.nodes)]
     return result

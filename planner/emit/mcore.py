@@ -63,6 +63,11 @@ def _limits(model: Model) -> list[tuple[bool, str]]:
 
 def model_section(plan: Plan) -> Entry:
     """``model``: shape, types, pipeline layout."""
+    return Entry("model", [Entry("model_config", model_config(plan))], above=f"Model (shape: {plan.model.name})")
+
+
+def model_config(plan: Plan) -> list[Entry]:
+    """Keys of ``model.model_config``."""
     own = traits.of(plan.model)
     makers: dict[str, Callable[[Plan, Traits], list[Entry]]] = {
         "qwen3": _grouped_query,
@@ -71,7 +76,7 @@ def model_section(plan: Plan) -> Entry:
         "deepseek_v3": _deepseek_v3,
     }
     model_type, architecture = families.MCORE[plan.model.family]
-    entries = [
+    return [
         Entry("model_type", model_type),
         Entry("architectures", [architecture]),
         *_pipeline_layout(plan),
@@ -79,7 +84,6 @@ def model_section(plan: Plan) -> Entry:
         *makers[plan.model.family](plan, own),
         *_types(plan),
     ]
-    return Entry("model", [Entry("model_config", entries)], above=f"Model (shape: {plan.model.name})")
 
 
 def _pipeline_layout(plan: Plan) -> list[Entry]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from planner import plan as plans
 from planner.emit.read_graph import ReadResult, read_graph
 from planner.emit.read_mindspeed import is_script, read_mindspeed
+from planner.emit.read_pynative import read_pynative
 from planner.emit.safeyaml import Document, loads, read_text
 from planner.errors import SpecError
 
@@ -19,10 +21,10 @@ def read(path: str | Path, devices: int | None = None) -> ReadResult:
     Parameters
     ----------
     path : str or Path
-        A plan.json, a MindFormers YAML (graph mode, either dialect), a MindSpeed-LLM or Megatron launch script, or a
-        directory that holds a plan.json.
+        A plan.json, a MindFormers YAML (graph mode of either dialect, PyNative), a MindSpeed-LLM or Megatron launch
+        script, or a directory that holds a plan.json.
     devices : int, optional
-        Number of devices, for a launch script that does not say it.
+        Number of devices, for a launch script or a PyNative file that does not say it.
 
     Raises
     ------
@@ -41,9 +43,21 @@ def read(path: str | Path, devices: int | None = None) -> ReadResult:
     kind = dialect(document)
     if kind == "graph":
         return read_graph(document)
+    if kind == "pynative":
+        return read_pynative(document, devices=devices or _workers_beside(path))
     raise SpecError(
-        f"{path} is not a MindFormers graph-mode file: it has none of the sections parallel_config, model, trainer."
+        f"{path} is no MindFormers file: it has none of the sections parallel_config, trainer (graph mode), training "
+        "or parallelism (PyNative)."
     )
+
+
+def _workers_beside(path: Path) -> int | None:
+    """Number of workers in a launch.sh that lies beside a file."""
+    script = path.parent / "launch.sh"
+    if not script.is_file():
+        return None
+    found = re.search(r"--worker_num=([0-9]{1,7})\b", read_text(script))
+    return int(found[1]) if found else None
 
 
 def _read_script(path: Path, text: str, devices: int | None) -> ReadResult:

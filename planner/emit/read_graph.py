@@ -16,7 +16,8 @@ from planner.units import parse_bytes
 
 _TYPES: Final = {"float32": "float32", "fp32": "float32", "float16": "float16", "fp16": "float16",
                  "bfloat16": "bfloat16", "bf16": "bfloat16"}  # fmt: skip
-_MOMENTS: Final = {"AdamW": 2, "FusedAdamW": 2, "FP32StateAdamWeightDecay": 2, "AdamWeightDecay": 2, "PmaAdamW": 2,
+#: State tensors that each optimizer of MindFormers keeps for a parameter.
+MOMENTS: Final = {"AdamW": 2, "FusedAdamW": 2, "FP32StateAdamWeightDecay": 2, "AdamWeightDecay": 2, "PmaAdamW": 2,
                    "FusedPmaAdamW": 2, "Adam": 2, "Muon": 1, "Came": 1}  # fmt: skip
 _IGNORED_PARALLEL_CONFIG: Final = frozenset(
     "gradient_aggregation_group vocab_emb_dp optimizer_shard mem_coeff".split()
@@ -252,23 +253,26 @@ def _context_parallel(degrees: Section, cp: int, unread: list[str], *, legacy: b
 
 
 def _workload(document: Document, section: Section, strategy: Strategy, *, legacy: bool) -> Workload:
-    params = _type(section, "float16" if legacy else "float32", "params_dtype", "param_init_type", "param_init_dtype")
+    params = data_type(
+        section, "float16" if legacy else "float32", "params_dtype", "param_init_type", "param_init_dtype"
+    )
     optimizer = Section(document, "optimizer").text("type", default="AdamW")
     framework: Framework = "mindformers-legacy" if legacy else "mindformers"
     return Workload(
         seq=_sequence(document, section, legacy=legacy),
         global_batch=strategy.dp * strategy.micro_batch_size * strategy.micro_batches,
         params_dtype=params,
-        compute_dtype=_type(section, "float16" if legacy else "bfloat16", "compute_dtype"),
+        compute_dtype=data_type(section, "float16" if legacy else "bfloat16", "compute_dtype"),
         grads_dtype=params,
         optimizer=optimizer,
-        moments=_MOMENTS.get(optimizer, 2),
+        moments=MOMENTS.get(optimizer, 2),
         framework=framework,
         flash_attention=section.flag("use_flash_attention", default=not legacy),
     )
 
 
-def _type(section: Section, default: str, *names: str) -> str:
+def data_type(section: Section, default: str, *names: str) -> str:
+    """Data type under the first of `names` that is given, by its long name."""
     name = section.text(*names, default=default)
     if name not in _TYPES:
         raise SpecError(f"{section.where(names[0])} is {name!r}; legal: float32, float16, bfloat16.")

@@ -83,6 +83,17 @@ def mcore_section(document: Document) -> tuple[Section, str]:
         _merge_pretrained(section, str(folder))
     if not section.values:
         raise SpecError(f"{document.source}: section model.model_config is missing; it holds the model's shape.")
+    return section, with_defaults(section)
+
+
+def with_defaults(section: Section) -> str:
+    """Fill in the defaults of the configuration class; the family.
+
+    Raises
+    ------
+    SpecError
+        Not a family with a training class.
+    """
     kind = section.text("model_type")
     family = _MODEL_TYPES.get(kind, kind)
     if family not in _DEFAULTS:
@@ -92,7 +103,7 @@ def mcore_section(document: Document) -> tuple[Section, str]:
     for key, value in _DEFAULTS[family].items():
         section.values.setdefault(key, value)
         section.read.add(key)
-    return section, family
+    return family
 
 
 def _nested(document: Document, *path: str) -> Any:

@@ -30,11 +30,12 @@ def header(plan: Plan, dialect: str) -> list[str]:
         f"Written by planner {plan.planner}. MindFormers graph mode, {dialect} dialect.",
         f"Proved with MindFormers {MINDFORMERS} and MindSpore {MINDSPORE} (release pairs are exact; others: {pairs}).",
     ]
-    predicted = _predicted(plan)
-    return [*lines, predicted, ""] if predicted else [*lines, ""]
+    figures = predicted(plan)
+    return [*lines, figures, ""] if figures else [*lines, ""]
 
 
-def _predicted(plan: Plan) -> str:
+def predicted(plan: Plan) -> str:
+    """One line with what is predicted, or nothing."""
     parts = []
     step_s, peak = plan.estimate.get("step_s"), plan.estimate.get("peak_bytes")
     if isinstance(step_s, (int, float)) and step_s > 0:

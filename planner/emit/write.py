@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from planner import plan as plans
-from planner.emit import families, launch, mindformers_graph, mindspeed
+from planner.emit import families, launch, mindformers_graph, mindspeed, pynative
 from planner.emit.record import EmitResult, File, Settings
 from planner.emit.shell import check_path
 from planner.errors import EmitError
@@ -69,6 +69,9 @@ def render(plan: Plan, target: str, settings: Settings) -> list[File]:
     if target == "mindformers":
         main = [mindformers_graph.render(plan, settings), File(name="train.py", text=launch.template("train.py"))]
         main += launch.files(plan, settings, program=("train.py", "pretrain.yaml"))
+    elif target == "mindformers-pynative":
+        main = [pynative.render(plan, settings), File(name="train.py", text=launch.template("train_pynative.py"))]
+        main += launch.files(plan, settings, program=("train.py", "pretrain.yaml"), dryrun=False)
     elif target == "mindspeed":
         main = [mindspeed.render(plan, settings)]
     else:

@@ -112,6 +112,18 @@ def golden_mindspeed() -> dict[str, Plan]:
     }  # fmt: skip
 
 
+def golden_pynative() -> dict[str, Plan]:
+    """Plans whose PyNative files are kept and reviewed."""
+    work = Workload(seq=4096, global_batch=1, params_dtype="bfloat16", framework="mindformers-pynative")
+    return {
+        "qwen3-32b-64": plan(find("Qwen3-32B"), dp=8, tp=4, pp=2, zero_level=3, full=8, workload=work),
+        "deepseek-v3-512": plan(
+            find("DeepSeek-V3"), dp=16, tp=4, pp=8, vpp=2, ep=32, zero_level=3, full=2,
+            layers=((4,) * 8, (4,) * 7 + (1,)), workload=work,
+        ),
+    }  # fmt: skip
+
+
 def matrix() -> dict[str, Plan]:
     """Plans that MindFormers itself must load and build exactly: families x layouts."""
     llama, qwen, moe, latent = (small(name) for name in ("llama", "qwen3", "qwen3_moe", "deepseek_v3"))

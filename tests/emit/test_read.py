@@ -228,7 +228,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         (b"a: caf\xe9\n", "line 1: not UTF-8"),
         (b"a: \x00\n", "binary file"),
         (b"# x\n" * 600_000, "at most 2097152"),
-        (b"lr: 1\nsteps: 2\n", "is not a MindFormers graph-mode file"),
+        (b"lr: 1\nsteps: 2\n", "is no MindFormers file"),
         (b'{"model": 1}', "no field 'schema'"),
     ],
 )
