@@ -7,17 +7,15 @@ recompute that fits is found anew.  Rows never get worse.  `planner.search.exact
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from planner.cost.step import StepTime, step_time
 from planner.cost.strategies import FloatArray, IntArray, Strategies
 from planner.search.legality import LAYER_RULES, apply_rules
+from planner.search.objective import fitted, timed
+from planner.search.request import Request
 from planner.search.tables import concatenate
-
-if TYPE_CHECKING:
-    from planner.search.suggest import Request
 
 #: Rounds of moves at most; each moves one layer of every row that still improves.
 ROUNDS: Final = 10
@@ -45,7 +43,7 @@ def _narrowed(table: Strategies) -> Strategies:
 
 
 def _rebalanced(request: Request, table: Strategies) -> Strategies:
-    time = _timed(request, table)
+    time = timed(request, table)
     best_s, stage_s, pace = time.step_s, time.stage_s_CS.copy(), time.pace_stage.copy()
     active = np.flatnonzero(table.pp > 1)
     for _ in range(ROUNDS):
@@ -54,7 +52,7 @@ def _rebalanced(request: Request, table: Strategies) -> Strategies:
         base = base[kept]
         if not len(base):
             break
-        time = _timed(request, moved)
+        time = timed(request, moved)
         value = time.step_s
         winner = _best_of(base, value, len(table))
         better = winner[winner >= 0]
@@ -63,10 +61,6 @@ def _rebalanced(request: Request, table: Strategies) -> Strategies:
         table = _placed(table, active, moved.take(better))
         best_s[active], pace[active], stage_s[active] = value[better], time.pace_stage[better], time.stage_s_CS[better]
     return table
-
-
-def _timed(request: Request, table: Strategies) -> StepTime:
-    return step_time(request.model, request.workload, request.cluster, request.calibration, table)
 
 
 def neighbours(table: Strategies, rows: IntArray, pace: IntArray, stage_s: FloatArray) -> tuple[IntArray, Strategies]:
@@ -103,8 +97,6 @@ def neighbours(table: Strategies, rows: IntArray, pace: IntArray, stage_s: Float
 
 
 def _legal_and_fitting(request: Request, moved: Strategies) -> tuple[Strategies, IntArray]:
-    from planner.search.suggest import fitted
-
     legal, _ = apply_rules(request.context, moved, LAYER_RULES)
     kept = np.flatnonzero(legal)
     table, fits = fitted(request, moved.take(kept))

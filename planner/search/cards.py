@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -14,13 +14,12 @@ from planner.cost.strategies import FloatArray, Strategies, Strategy
 from planner.errors import InfeasibleError
 from planner.model.operators import parameter_count
 from planner.model.records import DTYPE_BYTES, Workload
+from planner.search.objective import leanest
+from planner.search.request import Request
 from planner.search.rules import FRAMEWORK_ZERO_LEVELS
 from planner.search.space import batches
 from planner.search.tables import concatenate, order
 from planner.units import format_bytes
-
-if TYPE_CHECKING:
-    from planner.search.suggest import Request
 
 #: Largest cluster looked at.
 MOST_DEVICES: Final = 65_536
@@ -131,8 +130,6 @@ def bytes_per_parameter(workload: Workload, swapped: bool = False) -> float:
 def lightest_rows(request: Request) -> tuple[Strategies, FloatArray]:
     """Every combination of degrees at its lowest memory, and its peak [bytes]."""
     tables, peaks = [], []
-    from planner.search.suggest import leanest
-
     for batch in batches(request.context, _leanest_pins(request)):
         whole = leanest(request, batch.table)
         if len(whole):

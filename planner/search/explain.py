@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from planner.cost.estimate import Estimate
-from planner.cost.memory import TERMS
+from planner.cost.memory import TERMS, least_recompute
 from planner.cost.strategies import Strategies, Strategy
 from planner.search.layouts import layouts
 from planner.search.legality import Violation, violations
+from planner.search.objective import estimated, fitted
+from planner.search.request import Request
 from planner.search.rules import SCALAR_RULES
 from planner.search.space import bare_rows
 from planner.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from planner.search.suggest import Request, Result
+    from planner.search.suggest import Result
 
 #: Columns whose difference explains a slower step, with the words for them.
 TIME_WORDS: Final = {
@@ -27,6 +29,7 @@ TIME_WORDS: Final = {
     "tp_exposed_s": "tensor-parallel traffic", "cp_exposed_s": "context-parallel traffic",
     "ep_exposed_s": "expert traffic", "pp_exposed_s": "pipeline traffic", "bubble_s": "pipeline bubble",
     "dp_exposed_s": "gradient traffic", "optimizer_s": "optimizer", "fixed_s": "fixed cost",
+    "straggler_s": "waiting for the slowest rank",
 }  # fmt: skip
 
 
@@ -212,9 +215,6 @@ def smallest_change(
 
 
 def _estimate(request: Request, strategies: list[Strategy], *, fill: bool = False) -> list[Estimate]:
-    from planner.cost.memory import least_recompute
-    from planner.search.suggest import estimated
-
     table = Strategies.of(strategies)
     if fill:
         table, _ = least_recompute(request.model, request.workload, table, request.limit)
@@ -263,8 +263,6 @@ def _mended(request: Request, strategy: Strategy) -> Iterator[tuple[str, Strateg
 
 def _recomputing(request: Request, strategy: Strategy) -> Iterator[tuple[str, Strategy]]:
     """Least recompute with and without selective recompute."""
-    from planner.search.suggest import fitted
-
     held = strategy.layers_per_stage
     none = (0,) * strategy.pp
     if sum(held) != request.model.layers:
@@ -302,6 +300,7 @@ def _with(request: Request, strategy: Strategy, **changes: object) -> tuple[str,
 
 
 def _relaid(request: Request, merged: dict[str, object]) -> dict[str, object]:
+    """Layers split evenly over other stages, with the least recompute that fits them."""
     pp, vpp = int(str(merged["pp"])), int(str(merged["vpp"]))
     if pp == 1:
         merged |= {"vpp": 1, "schedule": "1f1b"}
@@ -309,7 +308,10 @@ def _relaid(request: Request, merged: dict[str, object]) -> dict[str, object]:
     zeros = (0,) * pp
     merged |= {"layers": (zeros,) * vpp, "recompute_full": zeros, "recompute_selective": zeros}
     laid = with_layers(request, Strategy(**merged))  # type: ignore[arg-type]
-    return merged | {"layers": laid.layers}
+    if sum(laid.layers_per_stage) == request.model.layers:
+        table, fits = fitted(request, Strategies.of([laid]))
+        laid = table.row(0) if fits.all() else laid
+    return merged | {name: getattr(laid, name) for name in ("layers", "recompute_full", "recompute_selective")}
 
 
 def _said(before: Strategy, after: Strategy) -> str:

@@ -6,17 +6,16 @@ functions: the chunks in model order are priced as the stages of a pipeline of p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from planner.cost.memory_stages import dealt
 from planner.cost.schedule import Durations, Timeline, simulate
-from planner.cost.step import StepTime, step_time
+from planner.cost.step import StepTime
 from planner.cost.strategies import SCHEDULES, FloatArray, IntArray, Strategies, Strategy
-
-if TYPE_CHECKING:
-    from planner.search.suggest import Request
+from planner.search.objective import timed
+from planner.search.request import Request
 
 #: Micro-batches simulated, in rounds of pp; the rest run at the pace of the last rounds.
 ROUNDS: Final = 3
@@ -25,7 +24,7 @@ ROUNDS: Final = 3
 def chunk_durations(request: Request, strategy: Strategy) -> Durations:
     """Seconds of one micro-batch in each chunk of each stage."""
     table = _unrolled(strategy)
-    time = step_time(request.model, request.workload, request.cluster, request.calibration, table)
+    time = timed(request, table)
     order = _model_order(strategy)
 
     def by_chunk(values_CS: FloatArray) -> tuple[tuple[float, ...], ...]:

@@ -11,100 +11,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 
-from planner.cluster.records import Calibration, Cluster
-from planner.cost.estimate import Estimates, evaluate
-from planner.cost.memory import least_recompute, memory
+from planner.cluster.records import Calibration
+from planner.cost.estimate import Estimates
 from planner.cost.rows import distinct
-from planner.cost.step import step_time
-from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
+from planner.cost.strategies import FloatArray, IntArray, Strategies
 from planner.errors import InfeasibleError, SpecError
-from planner.model.records import Model, Workload
-from planner.search.legality import Context
-from planner.search.space import Pins, batches, check_pins
+from planner.search.balance import rebalance
+from planner.search.cards import fewest_cards, lightest_rows
+from planner.search.explain import describe, nearest_violations
+from planner.search.objective import estimated, fitted, flattened, objective_of
+from planner.search.request import OBJECTIVES, RECOMPUTE, Balance, Objective, Recompute, Request
+from planner.search.space import batches
 from planner.search.tables import concatenate, degree_keys, order
 from planner.units import format_bytes
 
-Objective = Literal["time", "cards", "memory"]
-Balance = Literal["none", "fast", "exact"]
-Recompute = Literal["auto", "none", "selective", "full"]
+__all__ = [
+    "OBJECTIVES",
+    "RECOMPUTE",
+    "Balance",
+    "Objective",
+    "Recompute",
+    "Request",
+    "Result",
+    "estimated",
+    "search",
+    "tie_groups",
+]
 
 #: Told after every batch: candidates examined so far, and of those the ones that fit.
 Progress = Callable[[int, int], None]
 
-OBJECTIVES: Final = ("time", "cards", "memory")
-RECOMPUTE: Final = ("auto", "none", "selective", "full")
-
-#: Rows kept of each combination of degrees while scanning, and combinations that are balanced.
+#: Rows kept of each combination of degrees while scanning; combinations that are balanced, and rows of each.
 KEPT_PER_SHAPE: Final = 4
-#: Broken rules that a refusal spells out; the others are named.
-NAMED_RULES: Final = 2
 BALANCED_SHAPES: Final = 16
 BALANCED_PER_SHAPE: Final = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is looked for.
-
-    Attributes
-    ----------
-    limit_bytes : float, optional
-        Memory a stage may use [bytes]; default: the device's usable memory.
-    pins : mapping of str to collection
-        Allowed values of a dimension, e.g. ``{"tp": {8}, "pp": {1, 2, 4}}``; see `planner.search.space.PINS`.
-    objective : {"time", "cards", "memory"}
-        Least step time; fewest cards, then time (``cluster.devices`` is the most there are); least peak memory.
-    recompute : {"auto", "none", "selective", "full"}
-        Least that fits, stage by stage; or the same for every layer.
-    balance : {"none", "fast", "exact"}
-        How layers and recompute of the finalists are moved between stages: not at all, by local search over the cost
-        model, by CP-SAT as well.
-    tp_across_nodes : bool
-        Tensor-parallel groups may span nodes.
-    top : int
-        Estimates wanted; 0 for all finalists.
-    """
-
-    model: Model
-    workload: Workload
-    cluster: Cluster
-    calibration: Calibration
-    limit_bytes: float | None = None
-    pins: Pins = field(default_factory=dict)
-    objective: Objective = "time"
-    recompute: Recompute = "auto"
-    balance: Balance = "fast"
-    tp_across_nodes: bool = False
-    top: int = 0
-
-    def __post_init__(self) -> None:
-        check_pins(self.pins)
-        if self.objective not in OBJECTIVES:
-            raise SpecError(f"objective={self.objective!r} is not known; legal: {', '.join(OBJECTIVES)}.")
-        if self.recompute not in RECOMPUTE:
-            raise SpecError(f"recompute={self.recompute!r} is not known; legal: {', '.join(RECOMPUTE)}.")
-        if self.limit_bytes is not None and self.limit_bytes <= 0:
-            raise SpecError(f"memory limit {self.limit_bytes} must be positive.")
-
-    @property
-    def context(self) -> Context:
-        """What strategies are judged against."""
-        return Context(
-            model=self.model, workload=self.workload, cluster=self.cluster, tp_across_nodes=self.tp_across_nodes
-        )
-
-    @property
-    def limit(self) -> float:
-        """Memory a stage may use [bytes]."""
-        return float(self.cluster.hardware.device.usable_bytes if self.limit_bytes is None else self.limit_bytes)
-
-    def on(self, devices: int) -> Request:
-        """The same request on another number of devices."""
-        return replace(self, cluster=replace(self.cluster, devices=devices))
+#: Broken rules that a refusal spells out; the others are named.
+NAMED_RULES: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -147,8 +93,6 @@ def search(request: Request, progress: Progress | None = None) -> Result:
         Legal strategies, but none fits; carries the counts and the fewest devices on which something fits.
     """
     if request.objective == "cards":
-        from planner.search.cards import fewest_cards
-
         found = fewest_cards(request, request.cluster.devices)
         return search(replace(request.on(found.devices), objective="time"), progress)
     scan = _scan(request, progress)
@@ -184,7 +128,7 @@ class _Scan:
 def _scan(request: Request, progress: Progress | None) -> _Scan:
     scan = _Scan(table=Strategies.of([]), objective=np.zeros(0))
     tables, values = [], []
-    for batch in batches(request.context, request.pins):
+    for batch in batches(request.context, request.searched_pins):
         table, fits = fitted(request, batch.table)
         scan.examined += batch.examined
         scan.fitting += len(table)
@@ -201,33 +145,6 @@ def _scan(request: Request, progress: Progress | None) -> _Scan:
     if tables:
         scan.table, scan.objective = concatenate(tables), np.concatenate(values)
     return scan
-
-
-def fitted(request: Request, table: Strategies) -> tuple[Strategies, BoolArray]:
-    """Rows that fit with their least recompute, or the one asked for, and the mask of them in the table given."""
-    if not len(table):
-        return table, np.zeros(0, bool)
-    if request.recompute == "auto":
-        filled, fits = least_recompute(request.model, request.workload, table, request.limit)
-    else:
-        filled = leanest(request, table)
-        fits = np.asarray(memory(request.model, request.workload, filled).peak_bytes <= request.limit)
-    return filled.take(fits), fits
-
-
-def leanest(request: Request, table: Strategies) -> Strategies:
-    """The recompute asked for; where it is free, every layer whole."""
-    none = np.zeros_like(table.layers_CS)
-    full = none if request.recompute in ("none", "selective") else table.layers_CS
-    some = table.layers_CS if request.recompute == "selective" else none
-    return table.replace(recompute_full_CS=full, recompute_selective_CS=some)
-
-
-def objective_of(request: Request, table: Strategies) -> FloatArray:
-    """What is minimised: seconds of a step, or peak bytes of the heaviest stage, shape (C,)."""
-    if request.objective == "memory":
-        return memory(request.model, request.workload, leanest(request, table)).peak_bytes
-    return step_time(request.model, request.workload, request.cluster, request.calibration, table).step_s
 
 
 def best_per_shape(table: Strategies, value: FloatArray, most: int) -> IntArray:
@@ -268,21 +185,10 @@ def refine(request: Request, table: Strategies) -> Strategies:
     leading = np.argsort(np.argsort(first))[place] < BALANCED_SHAPES
     head, tail = table.take(rows[leading]), table.take(rows[~leading])
     if request.objective == "memory":
-        return concatenate([flattened(request, head), tail])
+        return flattened(request, table)
     if request.balance == "none":
         return concatenate([head, tail])
-    from planner.search.balance import rebalance
-
     return concatenate([rebalance(request, head), tail])
-
-
-def flattened(request: Request, table: Strategies) -> Strategies:
-    """Least recompute that still reaches each row's own lowest peak."""
-    if request.recompute != "auto":
-        return table
-    lowest = objective_of(request, table)
-    filled, _ = least_recompute(request.model, request.workload, table, lowest[:, None])  # type: ignore[arg-type]
-    return filled
 
 
 def _distinct(request: Request, table: Strategies) -> Strategies:
@@ -290,13 +196,6 @@ def _distinct(request: Request, table: Strategies) -> Strategies:
     value = objective_of(request, table)
     rows = best_per_shape(table, value, 1)
     return table.take(rows[: request.top] if request.top else rows)
-
-
-def estimated(request: Request, table: Strategies) -> Estimates:
-    """Estimates of a ranked table."""
-    return evaluate(
-        request.model, request.workload, request.cluster, request.calibration, table, limit_bytes=request.limit
-    )
 
 
 #: Layouts of one release and model size are ordered rightly in 89 % of pairs when their predictions lie 5 % apart,
@@ -325,9 +224,6 @@ def tie_groups(estimates: Estimates, calibration: Calibration) -> tuple[tuple[in
 
 def _refuse(request: Request, scan: _Scan) -> NoReturn:
     """Say why nothing is left."""
-    from planner.search.cards import fewest_cards, lightest_rows
-    from planner.search.explain import describe, nearest_violations
-
     if not scan.removed.get("memory", 0):
         broken = nearest_violations(request)
         messages = " ".join(violation.message for violation in broken[:NAMED_RULES])

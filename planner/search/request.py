@@ -1,0 +1,87 @@
+"""What a search is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from planner.cluster.records import Calibration, Cluster
+from planner.errors import SpecError
+from planner.model.records import Model, Workload
+from planner.search.legality import Context
+from planner.search.space import Pins, check_pins
+
+Objective = Literal["time", "cards", "memory"]
+Balance = Literal["none", "fast", "exact"]
+Recompute = Literal["auto", "none", "selective", "full"]
+
+OBJECTIVES: Final = ("time", "cards", "memory")
+RECOMPUTE: Final = ("auto", "none", "selective", "full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is looked for.
+
+    Attributes
+    ----------
+    limit_bytes : float, optional
+        Memory a stage may use [bytes]; default: the device's usable memory.
+    pins : mapping of str to collection
+        Allowed values of a dimension, e.g. ``{"tp": {8}, "pp": {1, 2, 4}}``; see `planner.search.space.PINS`.
+    objective : {"time", "cards", "memory"}
+        Least step time; fewest cards, then time (``cluster.devices`` is the most there are); least peak memory.
+    recompute : {"auto", "none", "selective", "full"}
+        Least that fits, stage by stage; or the same for every layer.
+    balance : {"none", "fast", "exact"}
+        How layers and recompute of the finalists are moved between stages: not at all, by local search over the cost
+        model, by CP-SAT as well.
+    tp_across_nodes : bool
+        Tensor-parallel groups may span nodes.
+    top : int
+        Estimates wanted; 0 for all finalists.
+    """
+
+    model: Model
+    workload: Workload
+    cluster: Cluster
+    calibration: Calibration
+    limit_bytes: float | None = None
+    pins: Pins = field(default_factory=dict)
+    objective: Objective = "time"
+    recompute: Recompute = "auto"
+    balance: Balance = "fast"
+    tp_across_nodes: bool = False
+    top: int = 0
+
+    def __post_init__(self) -> None:
+        check_pins(self.pins)
+        if self.objective not in OBJECTIVES:
+            raise SpecError(f"objective={self.objective!r} is not known; legal: {', '.join(OBJECTIVES)}.")
+        if self.recompute not in RECOMPUTE:
+            raise SpecError(f"recompute={self.recompute!r} is not known; legal: {', '.join(RECOMPUTE)}.")
+        if self.limit_bytes is not None and self.limit_bytes <= 0:
+            raise SpecError(f"memory limit {self.limit_bytes} must be positive.")
+
+    @property
+    def context(self) -> Context:
+        """What strategies are judged against."""
+        return Context(
+            model=self.model, workload=self.workload, cluster=self.cluster, tp_across_nodes=self.tp_across_nodes
+        )
+
+    @property
+    def searched_pins(self) -> Pins:
+        """The pins, and selective recompute left out of the space where recompute is given."""
+        if self.recompute == "auto":
+            return self.pins
+        return dict(self.pins) | {"selective": (False,)}
+
+    @property
+    def limit(self) -> float:
+        """Memory a stage may use [bytes]."""
+        return float(self.cluster.hardware.device.usable_bytes if self.limit_bytes is None else self.limit_bytes)
+
+    def on(self, devices: int) -> Request:
+        """The same request on another number of devices."""
+        return replace(self, cluster=replace(self.cluster, devices=devices))
