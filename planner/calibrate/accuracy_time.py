@@ -285,11 +285,18 @@ def _ranking(cases: Sequence[TimeCase], log_errors: FloatArray) -> tuple[float |
             continue
         measured = np.array([_per_sample(cases[i], cases[i].measured_s) for i in rows])
         predicted = measured * np.exp(log_errors[rows])
-        coefficients.append(float(np.corrcoef(rankdata(measured), rankdata(predicted))[0, 1]))
+        coefficients.append(_spearman(measured, predicted))
         regrets.append(float(measured[int(np.argmin(predicted))] / measured.min() - 1.0))
     if not coefficients:
         return None, None
     return round(float(np.mean(coefficients)), 3), _percent(float(np.mean(regrets)))
+
+
+def _spearman(first: FloatArray, second: FloatArray) -> float:
+    """Spearman's rank correlation, equal values sharing their mean rank; 0 where all values of one are equal."""
+    a, b = (rankdata(values) - 0.5 * (len(values) + 1) for values in (first, second))
+    norm = math.sqrt(float((a * a).sum()) * float((b * b).sum()))
+    return float((a * b).sum()) / norm if norm else 0.0
 
 
 def size_family(case: TimeCase) -> int:
