@@ -33,6 +33,8 @@ from planner.validate.tracker import TERMS  # noqa: E402
 
 GRID = HERE / "grid.csv"
 FAILURES = HERE / "failures.csv"
+STOP = HERE / "stop"
+"""While this file exists no further point is started."""
 _SHAPE = [name for name in Point.__dataclass_fields__ if name != "family"]
 _MEASURED = ["rank", "peak_bytes", "static_bytes", "peak_with_fragments_bytes", "seconds", "mindspore", "mindformers"]
 _TERMS = [f"{name}_bytes" for name in TERMS]
@@ -107,6 +109,8 @@ def _changed(point: Point) -> dict[str, Any]:
 
 
 def _measure(point: Point, settings: DryRunSettings) -> None:
+    if STOP.exists():
+        return
     try:
         keep = settings.keep and settings.keep / point_id(point)
         result = dryrun(config(point), [point.stage], replace(settings, keep=keep)).stages[0]

@@ -121,6 +121,7 @@ TERMS = (
 _HEAD = re.compile(r"output_layer|lm_head|loss|Loss|CrossEntropy|LogSoftmax")
 
 
+_BY_START = (("Gradients/", "backward"), ("recompute_", "recomputed"), ("Default/", "activations"))
 _WRAPPERS = re.compile(r"^.*DataOrderWrapperCell/|network-\w+Cell/")
 
 
@@ -145,11 +146,10 @@ def _term(block: Block) -> str:
         return "gathered_parameters"
     if _HEAD.search(_WRAPPERS.sub("", node)):
         return "head_and_loss"
-    if "recompute" in node:
-        return "recomputed"
-    if node.startswith("Gradients/"):
-        return "backward"
-    return "activations" if node.startswith("Default/network-") else "other"
+    for start, term in _BY_START:
+        if node.startswith(start):
+            return term
+    return "other"
 
 
 def summary(peak: Peak, smallest_bytes: int = 1 << 20) -> list[tuple[int, int, str, str, str]]:
