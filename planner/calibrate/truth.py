@@ -124,12 +124,17 @@ def kind_of(path: str | Path) -> str:
     CalibrationError
         When its columns are those of none.
     """
-    columns = set(_table(path)[0])
+    columns = columns_of(path)
     for kind, marks in _MARKS.items():
         if marks <= columns:
             return kind
     wanted = "; ".join(f"{kind}: {', '.join(sorted(marks))}" for kind, marks in _MARKS.items())
     raise CalibrationError(f"{path}: columns match no known table. Needed columns are, for {wanted}.")
+
+
+def columns_of(path: str | Path) -> set[str]:
+    """Columns of a CSV file."""
+    return set(_table(path)[0])
 
 
 def read_step_times(path: str | Path) -> list[TruthRow]:

@@ -31,7 +31,7 @@ class LayerBytes:
     forward, backward : array
         Alive in addition where the layer's forward and backward pass are widest.
     rebuilt : array
-        Alive in addition to ``backward`` while a recomputed layer runs backward.
+        Alive in addition to what is kept of it where a recomputed layer's backward pass is widest.
     """
 
     none: FloatArray
@@ -73,5 +73,5 @@ def layer_bytes(lists: LayerTensors, elements: dict[Split, FloatArray]) -> Layer
         dispatch=reduce_bytes((t for t in lists.kept if t.dispatch), elements),
         forward=reduce_bytes(lists.forward, elements),
         backward=reduce_bytes(lists.backward, elements),
-        rebuilt=none - full + reduce_bytes(lists.rebuilt, elements),
+        rebuilt=none + reduce_bytes(lists.rebuilt, elements),
     )

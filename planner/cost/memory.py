@@ -25,7 +25,7 @@ import numpy as np
 
 from planner.cost.activations import LayerBytes, end_tensors, layer_bytes, layer_tensors
 from planner.cost.memory_rules import MemoryRules, rules_for
-from planner.cost.memory_stages import StageLayers, stage_layers
+from planner.cost.memory_stages import StageLayers, head_CS, stage_layers
 from planner.cost.memory_static import stored
 from planner.cost.memory_tensors import reduce_bytes, split_elements
 from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
@@ -90,6 +90,7 @@ class _Parts:
 
     layers: StageLayers
     layers_CS: IntArray
+    chunks_C1: IntArray
     bytes_by_kind: Mapping[LayerKind, LayerBytes]
     static: Mapping[str, FloatArray]
     always_CS: FloatArray
@@ -106,6 +107,7 @@ class _Parts:
             layers=self.layers.take(rows),
             bytes_by_kind={kind: size.take(rows) for kind, size in self.bytes_by_kind.items()},
             static={name: term[rows] for name, term in self.static.items()},
+            chunks_C1=self.chunks_C1[rows],
             **{f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name.endswith("_CS")},
         )
 
@@ -140,7 +142,8 @@ def least_recompute(
 
     ``recompute_selective_CS`` says how many of the other layers may recompute cheap operators; it comes back as the
     fewest that still fit beside the fully recomputed ones.  Memory never rises with a recomputed layer beyond the
-    first, so both answers are found by bisection; rows that fit without or not at all are told apart first.
+    first as long as all of them fit, so both answers are found by bisection; rows that fit without or not at all are
+    told apart first.
 
     Returns
     -------
@@ -229,26 +232,38 @@ def _peak_CS(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> FloatA
 
 
 def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _Layers:
+    """Sums over layers.
+
+    When backward reaches the recomputed layers, which come first, the others of that micro-batch and chunk are free.
+    """
     layers = parts.layers
     whole_at, some_at, all_at = (layers.places(n) for n in (full_CS, full_CS + selective_CS, parts.layers_CS))
-    kept, dispatch, forward, backward = (np.zeros(full_CS.shape) for _ in range(4))
+    kept, dispatch, forward, backward, rebuilt, freed = (np.zeros(full_CS.shape) for _ in range(6))
     for kind, size in parts.bytes_by_kind.items():
         none, selective, full = (x[:, None] for x in (size.none, size.selective, size.full))
         count, some, whole = (layers.kept(kind, at) for at in (all_at, some_at, whole_at))
         kept = kept + ((count - some) * none + (some - whole) * selective + whole * full)
         dispatch = dispatch + (count - whole) * size.dispatch[:, None]
-        present = layers.count(kind) > 0
-        rebuilt = size.rebuilt[:, None] * (layers.of_kind(kind, whole_at) > 0)
-        forward = np.maximum(forward, size.forward[:, None] * present)
-        backward = np.maximum(backward, (size.backward[:, None] + rebuilt) * present)
-    return _Layers(kept=kept, dispatch=dispatch, forward=forward, backward=backward, recomputed=full_CS > 0)
+        of_kind, of_some, of_whole = (layers.of_kind(kind, at) for at in (all_at, some_at, whole_at))
+        freed = freed + ((of_kind - of_some) * none + (of_some - of_whole) * selective)
+        forward = np.maximum(forward, size.forward[:, None] * (of_kind > 0))
+        backward = np.maximum(backward, size.backward[:, None] * (of_kind > 0))
+        rebuilt = np.maximum(rebuilt, size.rebuilt[:, None] * (of_whole > 0))
+    rebuilt = rebuilt - freed / parts.chunks_C1
+    return _Layers(
+        kept=kept,
+        dispatch=dispatch,
+        forward=forward,
+        backward=np.maximum(backward, rebuilt),
+        recomputed=rebuilt > backward,
+    )
 
 
 def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRules) -> _Parts:
     layers = stage_layers(model, table)
     elements = split_elements(model, workload, table, rules)
     ends = end_tensors(model, workload, rules)
-    last_CS = np.arange(table.stages)[None, :] == table.pp[:, None] - 1
+    last_CS = head_CS(table)
     first_CS = np.broadcast_to(np.arange(table.stages)[None, :] == 0, last_CS.shape)
     kept = stored(model, workload, table, layers, rules)
     size = {f.name: reduce_bytes(getattr(ends, f.name), elements)[:, None] for f in fields(ends)}
@@ -258,6 +273,7 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
     return _Parts(
         layers=layers,
         layers_CS=table.layers_CS,
+        chunks_C1=table.vpp[:, None],
         bytes_by_kind={
             kind: layer_bytes(layer_tensors(model, workload, kind, rules), elements) for kind in model.kinds
         },

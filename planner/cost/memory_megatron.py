@@ -43,10 +43,12 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         Tensor("norm statistics", 2.0, "sequence", _FLOAT),
     )
     unfused = rules.name == "mindspeed"
+    backward = _backward(model, width, kind)
     return LayerTensors(
         kept=norms + _attention(model, workload) + _mlp(model, width, kind, unfused),
         full=(Tensor("layer input", hidden, "sequence", width),),
-        backward=_backward(model, width, kind),
+        backward=backward,
+        rebuilt=(*backward, Tensor("layer input, kept already", -hidden, "sequence", width)),
     )
 
 

@@ -8,7 +8,7 @@ dialects: ``mcore`` (Qwen3, Qwen3-MoE, DeepSeek3) and ``legacy`` (Llama).
 from __future__ import annotations
 
 from planner.cost.memory_rules import MemoryRules, bytes_of
-from planner.cost.memory_tensors import EndTensors, LayerTensors, Tensor
+from planner.cost.memory_tensors import EndTensors, LayerTensors, Split, Tensor
 from planner.model.records import DENSE, LayerKind, Model, Workload
 
 _FLOAT = 4.0
@@ -23,56 +23,78 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
     """Kept and working tensors of one layer."""
     width, hidden = bytes_of(workload.compute_dtype), float(model.hidden)
     legacy = rules.name == "mindformers-legacy"
-    attention = (*_norm("attention", hidden, width, legacy), *_attention(model, width, legacy))
+    norms = (*_norm("attention", hidden, width, legacy), *_norm("mlp", hidden, width, legacy))
+    attention = norms + _attention(model, width, legacy)
     if kind == DENSE:
-        mlp = (*_norm("mlp", hidden, width, legacy), *_columns("mlp", float(model.ffn), width))
-        forward, backward = _forward(hidden, width, legacy), _backward(model, width)
+        gathered = Tensor("mlp input", hidden, "whole", width)
+        mlp = (gathered, *_columns("mlp", float(model.ffn), width, "tensor"))
+        forward, backward, rebuilt = _forward(hidden, width, legacy), _backward(model, width), _rebuilt(model, width)
     else:
         mlp, forward, backward = _experts(model, width), (), _experts_backward(model, width)
+        rebuilt = backward
     return LayerTensors(
         kept=attention + mlp,
         full=(Tensor("layer input", hidden, "sequence", width),),
         forward=forward,
         backward=backward,
+        rebuilt=(*rebuilt, Tensor("layer input, freed", -hidden, "sequence", width)),
     )
 
 
 def _norm(name: str, hidden: float, width: float, legacy: bool) -> tuple[Tensor, ...]:
-    """Input of a layer norm (mcore casts it to float32), and its output as the projections read it: gathered."""
+    """Input of a layer norm; mcore casts it to float32."""
     return (
         Tensor(f"{name} norm input", hidden, "sequence", width if legacy else _FLOAT),
         Tensor(f"{name} norm statistics", 1.0, "sequence", _FLOAT),
-        Tensor(f"{name} input", hidden, "whole", width),
     )
 
 
 def _attention(model: Model, width: float, legacy: bool) -> tuple[Tensor, ...]:
+    """Inputs of the projections and of attention, as rotated and laid out by heads; its output before and after."""
     att = model.attention
-    queries, keys = float(att.heads * att.head_dim), float(att.kv_heads * att.head_dim)
+    kv_heads = att.heads if att.kind == "mla" else att.kv_heads
+    queries, keys = float(att.heads * att.head_dim), float(kv_heads * att.head_dim)
     out = float(att.heads * att.v_head_dim)
-    tensors = [
+    core = (
         Tensor("query", queries, "tensor", width),
         Tensor("key", keys, "context", width),
-        Tensor("value", float(att.kv_heads * att.v_head_dim), "context", width),
+        Tensor("value", float(kv_heads * att.v_head_dim), "context", width),
         Tensor("attention output", out, "tensor", width),
         Tensor("attention output by token", out, "tensor", width),
         Tensor("softmax maximum and sum", 2.0 * _STATISTICS * att.heads, "tensor", _FLOAT),
-    ]
-    if att.qk_norm and not legacy:
-        tensors += [
-            Tensor("query norm input in float32", queries, "tensor", _FLOAT),
-            Tensor("key norm input in float32", keys, "tensor", _FLOAT),
-            Tensor("query and key norm statistics", float(att.heads + att.kv_heads), "tensor", _FLOAT),
-        ]
-    return tuple(tensors)
+    )
+    if att.kind == "mla":
+        return _latents(model, width) + core
+    gathered = Tensor("attention input", float(model.hidden), "whole", width)
+    if legacy or not att.qk_norm:
+        return (gathered, *core)
+    return (
+        gathered,
+        Tensor("query norm input in float32", queries, "tensor", _FLOAT),
+        Tensor("key norm input in float32", keys, "tensor", _FLOAT),
+        Tensor("query and key norm statistics", float(att.heads + kv_heads), "tensor", _FLOAT),
+        *core,
+    )
 
 
-def _columns(name: str, ffn: float, width: float) -> tuple[Tensor, ...]:
+def _latents(model: Model, width: float) -> tuple[Tensor, ...]:
+    """Latent attention projects down on the sequence slice, normalises in float32 and gathers for the way up."""
+    att = model.attention
+    low = float(att.q_lora_rank + att.kv_lora_rank)
+    return (
+        Tensor("attention input", float(model.hidden), "sequence", width),
+        Tensor("latent norm inputs in float32", low, "sequence", _FLOAT),
+        Tensor("latents", low, "whole", width),
+        *(() if att.q_lora_rank else (Tensor("query input", float(model.hidden), "whole", width),)),
+    )
+
+
+def _columns(name: str, ffn: float, width: float, split: Split) -> tuple[Tensor, ...]:
     """A gated MLP: both halves of the first product, the activated half and the input of the second product."""
     return (
-        Tensor(f"{name} gate and up", 2.0 * ffn, "tensor", width),
-        Tensor(f"{name} activation", ffn, "tensor", width, selective=False),
-        Tensor(f"{name} product", ffn, "tensor", width, selective=False),
+        Tensor(f"{name} gate and up", 2.0 * ffn, split, width),
+        Tensor(f"{name} activation", ffn, split, width, selective=False),
+        Tensor(f"{name} product", ffn, split, width, selective=False),
     )
 
 
@@ -84,8 +106,6 @@ def _experts(model: Model, width: float) -> tuple[Tensor, ...]:
     assert model.moe is not None
     moe, hidden = model.moe, float(model.hidden)
     routed = (
-        Tensor("mlp norm input", hidden, "sequence", _FLOAT),
-        Tensor("mlp norm statistics", 1.0, "sequence", _FLOAT),
         Tensor("router input in float32", hidden, "sequence", _FLOAT),
         Tensor("router scores", float(moe.experts), "sequence", _FLOAT),
         Tensor("chosen experts", float(moe.topk), "sequence", _INDEX),
@@ -95,15 +115,20 @@ def _experts(model: Model, width: float) -> tuple[Tensor, ...]:
         Tensor("expert output", hidden, "routed", width, dispatch=True),
         Tensor("expert weights as matrices", 3.0 * hidden * moe.expert_ffn * moe.experts, "expert", width),
     )
-    return routed + (_columns("shared expert", float(moe.shared_ffn), width) if moe.shared_ffn else ())
+    if not moe.shared_ffn:
+        return routed
+    given = Tensor("shared expert input", hidden, "sequence", width)
+    return (*routed, given, *_columns("shared expert", float(moe.shared_ffn), width, "sequence"))
 
 
 def _experts_backward(model: Model, width: float) -> tuple[Tensor, ...]:
     """Alive when the gradient of the combined output has been exchanged back to the experts."""
-    hidden = float(model.hidden)
+    assert model.moe is not None
+    hidden, shared = float(model.hidden), float(model.moe.shared_ffn)
+    routed = _ROUTED_GRADIENTS - 1.0 if shared else _ROUTED_GRADIENTS  # exchanged after the product is freed
     return (
         Tensor("gradient received", hidden, "sequence", width),
-        Tensor("gradients of routed tokens", _ROUTED_GRADIENTS * hidden, "routed", width),
+        Tensor("gradients of routed tokens", routed * hidden, "routed", width),
     )
 
 
@@ -124,6 +149,17 @@ def _backward(model: Model, width: float) -> tuple[Tensor, ...]:
     )
 
 
+def _rebuilt(model: Model, width: float) -> tuple[Tensor, ...]:
+    """Alive where a recomputed layer has passed its activation: its product is not rebuilt yet, three gradients are."""
+    hidden, rope = float(model.hidden), float(model.attention.qk_rope_dim or model.attention.head_dim)
+    return (
+        Tensor("gradient received, output sent and its copy", 3.0 * hidden, "sequence", width),
+        Tensor("gathered gradient", hidden, "whole", width),
+        Tensor("gradients of product, activation and gate", 2.0 * model.ffn, "tensor", width),
+        Tensor("cosine and sine of its own", rope, "whole", _FLOAT),
+    )
+
+
 def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTensors:
     """What stages keep and need beside their layers."""
     hidden, vocab, seq = float(model.hidden), float(model.vocab), float(workload.seq)
@@ -138,7 +174,7 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     else:
         constant.append(Tensor("triangle", seq * seq, "once", width))
         refill = (Tensor("triangle of a batch", seq * seq, "once", width),)
-        stage = (Tensor("attention mask", seq, "global", 1.0),)
+        stage = (Tensor("attention mask", seq, "whole", 1.0),)
     return EndTensors(
         stage=stage,
         first=(Tensor("embedding in float32", hidden, "sequence", _FLOAT - width),) if legacy else (),

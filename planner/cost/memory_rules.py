@@ -46,6 +46,8 @@ class MemoryRules:
         Recomputed layers repeat their tensor-parallel collectives; False: the gathered tensors are kept.
     fused_swiglu : bool
         The gated activation is one operator that keeps only its input.
+    frozen_weights : bool
+        Weights have neither gradients nor optimizer states (adapter tuning; the adapters themselves are neglected).
     """
 
     name: str
@@ -59,6 +61,7 @@ class MemoryRules:
     gathered_kept: bool = True
     recompute_communication: bool = True
     fused_swiglu: bool = False
+    frozen_weights: bool = False
 
 
 #: ``Workload.switches`` and what each changes.
@@ -72,6 +75,7 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "unfused-cross-entropy": {"fused_cross_entropy": False},
         "reuse-fp32-param": {"reuse_master": True},
         "expert-tensor-parallel": {"expert_tensor_parallel": True},
+        "frozen-weights": {"frozen_weights": True},
         "no-expert-tensor-parallel": {"expert_tensor_parallel": False},
     }
 )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.rows import distinct, mixers
-from planner.cost.strategies import SCHEDULES, FloatArray, IntArray, Strategies
+from planner.cost.strategies import SCHEDULES, BoolArray, FloatArray, IntArray, Strategies
 from planner.model.operators import layer_kind_prefix
 from planner.model.records import LayerKind, Model
 
@@ -93,6 +93,13 @@ class StageLayers:
         """Layers of ``kind`` among the first ones times their micro-batches in flight, shape (C, S)."""
         found: FloatArray = np.take(self.kept_N[kind], places)
         return found
+
+
+def head_CS(table: Strategies) -> BoolArray:
+    """Stage with the head and the loss, shape (C, S): the last one, the first of a V-shaped schedule."""
+    v_shaped = table.schedule == SCHEDULES.index("zero_bubble_v")
+    stage = np.where(v_shaped, 0, table.pp - 1)
+    return np.asarray(np.arange(table.stages)[None, :] == stage[:, None])
 
 
 def stage_layers(model: Model, table: Strategies) -> StageLayers:

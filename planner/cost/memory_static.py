@@ -8,13 +8,14 @@ covers all of dp x cp, experts are shared by all their copies, too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from planner.cost.memory_megatron import weight_shapes
 from planner.cost.memory_rules import MemoryRules, bytes_of
-from planner.cost.memory_stages import StageLayers
+from planner.cost.memory_stages import StageLayers, head_CS
 from planner.cost.strategies import BoolArray, FloatArray, Strategies
 from planner.model.operators import (
     Shards,
@@ -25,7 +26,7 @@ from planner.model.operators import (
     layer_parameters,
     mtp_parameters,
 )
-from planner.model.records import LayerKind, Model, Workload
+from planner.model.records import DENSE, LayerKind, Model, Workload
 
 _FLOAT = 4.0
 
@@ -59,131 +60,154 @@ class Stored:
     update_CS: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Counts:
-    """Parameters of one rank of each stage, shape (C, S) [count]."""
+#: Classes of weights that are split and shared alike.
+_CLASSES: Final = ("split", "whole", "norms", "experts", "embedding", "head")
 
-    layers: FloatArray
-    experts: FloatArray
-    embedding: FloatArray
-    head: FloatArray
-    rest: FloatArray
-
-    @property
-    def dense(self) -> FloatArray:
-        """All outside experts."""
-        return self.layers + self.embedding + self.head + self.rest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Sharing:
-    """Ranks that share one copy of experts, of the embedding table and of the rest, shape (C, 1)."""
-
-    dense: FloatArray
-    expert: FloatArray
-    embedding: FloatArray
-
-    def bytes_of(self, counts: _Counts, size: float, shared: BoolArray) -> FloatArray:
-        """Bytes of elements of ``size`` bytes, split where ``shared``, shape (C, S)."""
-        dense = (counts.layers + counts.head + counts.rest) / np.where(shared, self.dense, 1.0)
-        experts = counts.experts / np.where(shared, self.expert, 1.0)
-        return size * (dense + experts + counts.embedding / np.where(shared, self.embedding, 1.0))
+_Classes = Mapping[str, FloatArray]
 
 
 def stored(model: Model, workload: Workload, table: Strategies, layers: StageLayers, rules: MemoryRules) -> Stored:
     """Parameters, gradients, optimizer states and their buffers of every stage."""
-    counts = _counts(model, table, layers, rules)
-    sharing = _sharing(table, rules)
+    counts, copies = _counts(model, table, layers, rules), _copies(table, rules)
     level = table.zero_level[:, None]
-    zero = np.zeros(counts.layers.shape)
-    states = workload.moments * bytes_of(workload.states_dtype)
-    if workload.master_weights:
-        states += 2.0 if rules.reuse_master else 4.0
-    if rules.name == "mindformers-legacy":
-        sharing = replace(sharing, embedding=np.ones_like(sharing.dense))
+    zero = np.zeros(table.layers_CS.shape)
+    sharded = level >= (1 if rules.sharded_weights else 3)
     static = {
-        "parameters": sharing.bytes_of(
-            counts, bytes_of(workload.params_dtype), level >= (1 if rules.sharded_weights else 3)
-        ),
-        "gradients": sharing.bytes_of(counts, bytes_of(workload.grads_dtype), level >= 2),
-        "optimizer_states": sharing.bytes_of(counts, states, level >= 1)
+        "parameters": _bytes(counts, copies, bytes_of(workload.params_dtype), sharded),
+        "gradients": _bytes(counts, copies, bytes_of(workload.grads_dtype), level >= 2),
+        "optimizer_states": _bytes(counts, copies, _state_bytes(workload, rules), level >= 1)
         * np.where(table.swap_optimizer, 0.0, 1.0)[:, None],
     }
+    if rules.frozen_weights:
+        static |= {"gradients": zero, "optimizer_states": zero}
+    if rules.sharded_weights:
+        return Stored(
+            static=static,
+            always_CS=zero,
+            gathered_CS=_gathered(workload, counts, copies, sharded),
+            refill_CS=_refill(workload, counts, copies, sharded),
+            head_gradient_CS=zero,
+            update_CS=_update(model, table, counts, copies, layers),
+        )
     placeholders = rules.gradient_placeholders
     return Stored(
         static=static,
-        always_CS=zero
-        + rules.workspace_bytes
-        + (_placeholders(model, workload, table, layers, rules) if placeholders else 0.0),
-        gathered_CS=_gathered(workload, table, counts, sharing, rules),
-        refill_CS=_refill(workload, table, counts, sharing) if rules.sharded_weights else zero,
+        always_CS=rules.workspace_bytes
+        + (_placeholders(model, workload, table, layers, rules) if placeholders else zero),
+        gathered_CS=_gathered_in_turn(workload, table, counts, sharded),
+        refill_CS=zero,
         head_gradient_CS=_head_gradient(model, workload, table) if placeholders else zero,
-        update_CS=_update(model, table, counts, sharing, layers) if rules.sharded_weights else zero,
+        update_CS=zero,
     )
 
 
-def _counts(model: Model, table: Strategies, layers: StageLayers, rules: MemoryRules) -> _Counts:
-    tp, ep = table.tp[:, None], table.ep[:, None]
-    ep = ep * tp if rules.expert_tensor_parallel else ep
-    last = np.arange(table.stages)[None, :] == table.pp[:, None] - 1
+def _state_bytes(workload: Workload, rules: MemoryRules) -> float:
+    """Optimizer bytes per parameter: moments, and a float32 copy of 16-bit parameters and of 16-bit gradients."""
+    size = workload.moments * bytes_of(workload.states_dtype)
+    if workload.master_weights:
+        size += 2.0 if rules.reuse_master else _FLOAT
+        size += 0.0 if bytes_of(workload.grads_dtype) == _FLOAT else _FLOAT
+    return size
+
+
+def _bytes(counts: _Classes, copies: _Classes, size: float, shared: BoolArray) -> FloatArray:
+    """Bytes of elements of ``size`` bytes, split over their copies where ``shared``, shape (C, S)."""
+    total = np.zeros(counts["split"].shape)
+    for name in _CLASSES:
+        total = total + counts[name] / np.where(shared, copies[name], 1.0)
+    return size * total
+
+
+def _counts(model: Model, table: Strategies, layers: StageLayers, rules: MemoryRules) -> _Classes:
+    """Parameters of one rank of each stage by class, shape (C, S) [count]."""
+    tp, ep = table.tp[:, None], table.ep[:, None] * (table.tp[:, None] if rules.expert_tensor_parallel else 1)
+    last = head_CS(table)
     first = np.broadcast_to(np.arange(table.stages)[None, :] == 0, last.shape)
-    dense, experts = np.zeros(last.shape), np.zeros(last.shape)
+    split, whole, norms, experts = (np.zeros(last.shape) for _ in range(4))
     for kind in model.kinds:
-        each, count = layer_parameters(model, kind), layers.count(kind)
-        dense = dense + count * _split(each, tp)
-        experts = experts + count * (each.expert / ep)
+        each, count = _layer(model, kind, rules), layers.count(kind)
+        split = split + count * (each["split"] / tp)
+        whole, norms = whole + count * each["whole"], norms + count * each["norms"]
+        experts = experts + count * (each["experts"] / ep)
     embedding, head = embedding_parameters(model), head_parameters(model)
     head_here = last
     if model.tied_embeddings:
         head, head_here = Shards(tp=embedding.tp), last & (table.pp > 1)[:, None]
     mtp = mtp_parameters(model)
-    return _Counts(
-        layers=dense,
-        experts=experts + last * (mtp.expert / ep),
-        embedding=first * _split(embedding, tp),
-        head=head_here * _split(head, tp),
-        rest=last * _split(final_norm_parameters(model) + Shards(tp=mtp.tp, replicated=mtp.replicated), tp),
-    )
+    return {
+        "split": split + last * (mtp.tp / tp),
+        "whole": whole + last * mtp.replicated,
+        "norms": norms + last * final_norm_parameters(model).replicated,
+        "experts": experts + last * (mtp.expert / ep),
+        "embedding": first * (embedding.tp / tp + embedding.replicated),
+        "head": head_here * (head.tp / tp),
+    }
 
 
-def _split(shards: Shards, tp: FloatArray) -> FloatArray:
-    return shards.tp / tp + shards.replicated
+def _layer(model: Model, kind: LayerKind, rules: MemoryRules) -> dict[str, float]:
+    """Parameters of one layer by class, unsplit.  MindFormers (mcore) runs shared experts whole on every tp rank."""
+    each, att = layer_parameters(model, kind), model.attention
+    inner = att.q_lora_rank + att.kv_lora_rank if att.kind == "mla" else 2 * att.head_dim * att.qk_norm
+    norms = model.norms_per_layer * model.hidden * (2 if model.norm_bias else 1) + inner
+    shared = 0
+    if rules.name == "mindformers" and kind != DENSE and model.moe is not None:
+        shared = (3 if model.gated_mlp else 2) * model.hidden * model.moe.shared_ffn
+    return {
+        "split": float(each.tp - shared),
+        "whole": float(each.replicated - norms + shared),
+        "norms": float(norms),
+        "experts": float(each.expert),
+    }
 
 
-def _sharing(table: Strategies, rules: MemoryRules) -> _Sharing:
-    ranks = table.dp * table.cp
-    copies = np.maximum(ranks * (1 if rules.expert_tensor_parallel else table.tp) / table.ep, 1.0)
-    shard = table.optimizer_shard
-    expert = np.where(shard >= ranks, copies, np.minimum(shard, copies))
-    dense = shard[:, None].astype(np.float64)
-    return _Sharing(dense=dense, expert=expert[:, None], embedding=dense)
+def _copies(table: Strategies, rules: MemoryRules) -> _Classes:
+    """Ranks that share one copy of each class, shape (C, 1).
+
+    MindSpore shares a weight over all ranks that hold the same slice, so tp adds to those of a weight it does not
+    split; norms stay below the size from which it shares, and legacy networks exempt the embedding table.
+    """
+    ranks, tp = table.dp * table.cp, table.tp
+    shard = table.optimizer_shard.astype(np.float64)
+    experts = np.maximum(ranks * (1 if rules.expert_tensor_parallel else tp) / table.ep, 1.0)
+    experts = np.where(table.optimizer_shard >= ranks, experts, np.minimum(shard, experts))
+    mindspore = rules.sharded_weights
+    one = np.ones_like(shard)
+    found = {
+        "split": shard,
+        "whole": shard * tp if mindspore else shard,
+        "norms": one if mindspore else shard,
+        "experts": experts,
+        "embedding": one if rules.name == "mindformers-legacy" else shard,
+        "head": shard,
+    }
+    return {name: copies[:, None] for name, copies in found.items()}
 
 
-def _gathered(
-    workload: Workload, table: Strategies, counts: _Counts, sharing: _Sharing, rules: MemoryRules
-) -> FloatArray:
-    """Whole parameters in the compute type from forward to backward, shape (C, S)."""
-    size = bytes_of(workload.compute_dtype)
-    level = table.zero_level[:, None]
-    if rules.sharded_weights:
-        cast = workload.params_dtype != workload.compute_dtype
-        dense = cast | ((sharing.dense > 1) & (level >= 1))
-        return size * (counts.layers + counts.head + counts.rest) * dense
-    total = np.maximum(table.layers_CS, 1)
-    two_layers = np.minimum(2.0, table.layers_CS) / total * (counts.layers + counts.experts)
-    return np.where(level >= 3, size * (two_layers + counts.embedding + counts.head), 0.0)
-
-
-def _refill(workload: Workload, table: Strategies, counts: _Counts, sharing: _Sharing) -> FloatArray:
-    """The embedding table gathered for look-ups in its own type, experts in the compute type, shape (C, S)."""
-    sharded = (table.zero_level >= 1)[:, None]
+def _gathered(workload: Workload, counts: _Classes, copies: _Classes, sharded: BoolArray) -> FloatArray:
+    """MindSpore: whole weights in the compute type, from their first use to the last backward pass, shape (C, S)."""
     cast = workload.params_dtype != workload.compute_dtype
-    embedding = bytes_of(workload.params_dtype) * counts.embedding * ((sharing.embedding > 1) & sharded)
-    experts = bytes_of(workload.compute_dtype) * counts.experts * (cast | ((sharing.expert > 1) & sharded))
+    total = np.zeros(counts["split"].shape)
+    for name in ("split", "whole", "head"):
+        total = total + counts[name] * (cast | ((copies[name] > 1) & sharded))
+    return bytes_of(workload.compute_dtype) * total
+
+
+def _gathered_in_turn(workload: Workload, table: Strategies, counts: _Classes, sharded: BoolArray) -> FloatArray:
+    """ZeRO level 3: two layers (this and the next) and the tables, shape (C, S)."""
+    layers = counts["split"] + counts["whole"] + counts["norms"] + counts["experts"]
+    two_layers = np.minimum(2.0, table.layers_CS) / np.maximum(table.layers_CS, 1) * layers
+    return bytes_of(workload.compute_dtype) * sharded * (two_layers + counts["embedding"] + counts["head"])
+
+
+def _refill(workload: Workload, counts: _Classes, copies: _Classes, sharded: BoolArray) -> FloatArray:
+    """The embedding table gathered for look-ups in its own type, experts in the compute type, shape (C, S)."""
+    cast = workload.params_dtype != workload.compute_dtype
+    embedding = bytes_of(workload.params_dtype) * counts["embedding"] * ((copies["embedding"] > 1) & sharded)
+    experts = bytes_of(workload.compute_dtype) * counts["experts"] * (cast | ((copies["experts"] > 1) & sharded))
     return embedding + experts
 
 
-def _update(model: Model, table: Strategies, counts: _Counts, sharing: _Sharing, layers: StageLayers) -> FloatArray:
+def _update(model: Model, table: Strategies, counts: _Classes, copies: _Classes, layers: StageLayers) -> FloatArray:
     """Temporaries of MindFormers' update, float32, shape (C, S).
 
     Gradients are unscaled whole (a cast and a product) and reduced to their owners one after the other, clipped
@@ -191,26 +215,22 @@ def _update(model: Model, table: Strategies, counts: _Counts, sharing: _Sharing,
     first, when all clipped gradients are still alive, the head last, when only its own is.
     """
     sharded = (table.zero_level >= 1)[:, None]
-    owned = sharing.bytes_of(counts, _FLOAT, sharded)
-    largest = {kind: _largest(model, kind, table) for kind in model.kinds}
-    within = np.zeros(counts.layers.shape)
-    for kind, (dense, expert) in largest.items():
-        most = np.maximum(
-            dense[:, None] / np.where(sharded, sharing.dense, 1.0),
-            expert[:, None] / np.where(sharded, sharing.expert, 1.0),
-        )
+    own = {name: np.where(sharded, number, 1.0) for name, number in copies.items()}
+    clipped = _bytes(counts, copies, _FLOAT, sharded)
+    within = np.zeros(counts["split"].shape)
+    for kind in model.kinds:
+        dense, expert = _largest(model, kind, table)
+        most = np.maximum(dense[:, None] / own["split"], expert[:, None] / own["experts"])
         within = np.maximum(within, most * (layers.count(kind) > 0))
-    embedding = _FLOAT * counts.embedding
-    head = _FLOAT * counts.head
-    own_embedding = embedding / np.where(sharded, sharing.embedding, 1.0)
-    own_head = head / np.where(sharded, sharing.dense, 1.0)
+    embedding, head = _FLOAT * counts["embedding"], _FLOAT * counts["head"]
+    own_embedding, own_head = embedding / own["embedding"], head / own["head"]
     return np.maximum.reduce(
         [
-            owned + 3.0 * within,
-            owned + 3.0 * own_embedding,
+            clipped + 3.0 * within,
+            clipped + 3.0 * own_embedding,
             4.0 * own_head,
             2.0 * embedding + own_embedding,
-            2.0 * head + owned,
+            2.0 * head + clipped,
         ]
     )
 
@@ -223,14 +243,13 @@ def _largest(model: Model, kind: LayerKind, table: Strategies) -> tuple[FloatArr
         if gemm.shard.startswith("expert"):
             assert model.moe is not None
             expert = np.maximum(expert, size * model.moe.experts / table.ep)
-        else:
-            dense = np.maximum(dense, size / (1 if gemm.shard == "replicated" else table.tp))
+        elif gemm.shard != "replicated":
+            dense = np.maximum(dense, size / table.tp)
     return dense, expert
 
 
 def _head_gradient(model: Model, workload: Workload, table: Strategies) -> FloatArray:
-    last = np.arange(table.stages)[None, :] == table.pp[:, None] - 1
-    return last * (bytes_of(workload.compute_dtype) * model.vocab * model.hidden / table.tp)[:, None]
+    return head_CS(table) * (bytes_of(workload.compute_dtype) * model.vocab * model.hidden / table.tp)[:, None]
 
 
 def _placeholders(

@@ -81,7 +81,8 @@ class LayerTensors:
     forward, backward : tuple of Tensor
         Alive in addition where the layer's forward and backward pass are widest.
     rebuilt : tuple of Tensor
-        Alive in addition in the backward pass of a recomputed layer, beside what it would have kept.
+        Alive beside all of ``kept`` where the backward pass of a recomputed layer is widest; negative widths for what
+        is already freed.
     """
 
     kept: tuple[Tensor, ...]

@@ -1,0 +1,336 @@
+"""How well predicted memory agrees with recorded references.
+
+References: the DryRun grid (MindSpore's own memory plan), measured GPU peaks, static bytes and first-iteration peaks of
+Ascend runs, and reports of runs that fit or ran out of memory.  Nothing is fitted to them: the model is a list of tensors.
+
+Errors are ``predicted / reference - 1``.  A prediction fits a device when its peak, with the pool's fragmentation and the
+framework's context added, is within what the framework sees of the device; where a row states the limit its own file sets
+for the pool, the peak alone is held against that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from planner.calibrate.dryrun_grid import MARKS, GridPoint, read_grid
+from planner.calibrate.truth import (
+    MEMORY_CASES,
+    SIMULATOR_ROWS,
+    TruthRow,
+    columns_of,
+    kind_of,
+    read_memory_cases,
+    read_simulator_rows,
+)
+from planner.cluster.load import data_directory
+from planner.cost.memory import Memory, least_recompute, memory
+from planner.cost.strategies import Strategies
+from planner.errors import CalibrationError
+from planner.model.records import Workload
+
+#: Share of allocated bytes that the pool reserves on top: mean of reserved / allocated over the SimuMax B200 rows of
+#: memory-cases.csv (12 rows, 1.029 to 1.093).
+FRAGMENTATION: Final = 0.052
+#: Runtime, kernels and collective buffers outside the pool [bytes]; assumed, see facts on reservations in docs/memory.md.
+CONTEXT_BYTES: Final = 1.0 * 2**30
+
+_SWITCHES: Final = ("reuse-fp32-param", "fused-cross-entropy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowScore:
+    """One reference and its prediction [bytes], or one verdict."""
+
+    case_id: str
+    reference_bytes: float
+    predicted_bytes: float
+    note: str = ""
+
+    @property
+    def error_percent(self) -> float:
+        """Predicted against reference [percent]."""
+        return 100.0 * (self.predicted_bytes / self.reference_bytes - 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupScore:
+    """Errors of one group of references [percent].
+
+    Attributes
+    ----------
+    least_percent : float
+        The most negative error: how far a prediction falls below its reference.
+    confusion : mapping of str to int
+        ``fits_as_fits``, ``fits_as_oom``, ``oom_as_oom``, ``oom_as_fits``; empty for groups without verdicts.
+    wrong : tuple of str
+        Cases with a wrong verdict.
+    """
+
+    name: str
+    n: int
+    mean_abs_percent: float | None = None
+    p90_abs_percent: float | None = None
+    max_abs_percent: float | None = None
+    bias_percent: float | None = None
+    least_percent: float | None = None
+    confusion: Mapping[str, int] = field(default_factory=dict)
+    wrong: tuple[str, ...] = ()
+    fitted: bool = False
+    rows: tuple[RowScore, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON holds it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """Scores by group, and rows that could not be predicted with the reason."""
+
+    groups: tuple[GroupScore, ...]
+    skipped: Mapping[str, str]
+
+    def group(self, name: str) -> GroupScore:
+        """One group by its name."""
+        return next(group for group in self.groups if group.name == name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON holds it."""
+        return {"groups": [group.to_dict() for group in self.groups], "skipped": dict(self.skipped)}
+
+
+def score(path: str | Path | None = None) -> Accuracy:
+    """Score all recorded references, or one file that has the columns of one of them.
+
+    Raises
+    ------
+    CalibrationError
+        The file cannot be read, has the columns of no known table, or holds no row that can be predicted.
+    """
+    found: list[Accuracy] = []
+    for file in reference_paths() if path is None else (Path(path),):
+        found.append(_score_file(file))
+    groups = tuple(group for accuracy in found for group in accuracy.groups)
+    if not groups:
+        raise CalibrationError(f"{path}: no row states a model, a layout and a measured or reported memory.")
+    return Accuracy(groups=groups, skipped={k: v for accuracy in found for k, v in accuracy.skipped.items()})
+
+
+def reference_paths() -> tuple[Path, ...]:
+    """Recorded references: beside the calibrations of an installed package, or in a source tree."""
+    calibration = data_directory("calibration")
+    folders = (calibration, calibration / "dryrun", calibration.parent / "tests" / "truth")
+    names = ("grid.csv", "simulator-rows.csv", "memory-cases.csv")
+    paths = tuple(next((f / name for f in folders if (f / name).is_file()), None) for name in names)
+    present = tuple(path for path in paths if path is not None)
+    if not present:
+        raise CalibrationError(f"none of {', '.join(names)} is installed; name a file with --data.")
+    return present
+
+
+def _score_file(path: Path) -> Accuracy:
+    if columns_of(path) >= MARKS:
+        return _score_grid(read_grid(path))
+    kind = kind_of(path)
+    if kind == MEMORY_CASES:
+        return _score_cases(read_memory_cases(path))
+    if kind == SIMULATOR_ROWS:
+        return _score_simulator(read_simulator_rows(path))
+    raise CalibrationError(
+        f"{path}: a {kind} table; memory is scored against {MEMORY_CASES} or {SIMULATOR_ROWS} tables."
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ the grid
+
+
+def _score_grid(points: Sequence[GridPoint]) -> Accuracy:
+    scores = [_point_score(point) for point in points]
+    families: dict[str, list[RowScore]] = {}
+    for point, row in zip(points, scores, strict=True):
+        families.setdefault(f"DryRun {point.family}", []).append(row)
+    groups = [_errors("DryRun grid", scores)] + [_errors(name, rows) for name, rows in sorted(families.items())]
+    return Accuracy(groups=tuple(groups), skipped={})
+
+
+def _point_score(point: GridPoint) -> RowScore:
+    predicted = memory(point.model, point.workload, Strategies.of([point.strategy])).peak_bytes_CS[0, point.stage]
+    return RowScore(case_id=point.point_id, reference_bytes=point.peak_bytes, predicted_bytes=float(predicted))
+
+
+# --------------------------------------------------------------------------------------------------- measurements
+
+
+def _score_simulator(rows: Sequence[TruthRow]) -> Accuracy:
+    skipped: dict[str, str] = {}
+    groups: dict[str, list[RowScore]] = {}
+    for row in rows:
+        reason = _unpredictable(row) or ("" if row.usable else "a paper's formula, not a measurement")
+        if reason or "peak_bytes" not in row.measured:
+            skipped[row.case_id] = reason or "no measured memory"
+            continue
+        device = row.hardware.split(" ")[0].split("-")[0]
+        groups.setdefault(f"measured peaks {device}", []).extend(_rank_scores(row))
+    return Accuracy(groups=tuple(_errors(name, found) for name, found in groups.items()), skipped=skipped)
+
+
+def _rank_scores(row: TruthRow) -> list[RowScore]:
+    peaks = predict(row).peak_bytes_CS[0]
+    ends = {"first_stage_bytes": float(peaks[0]), "last_stage_bytes": float(peaks[row_pp(row) - 1])}
+    found = [
+        RowScore(
+            case_id=f"{row.case_id} {name.split('_')[0]} rank",
+            reference_bytes=row.measured[name],
+            predicted_bytes=value,
+        )
+        for name, value in ends.items()
+        if name in row.measured
+    ]
+    whole = RowScore(
+        case_id=row.case_id, reference_bytes=row.measured["peak_bytes"], predicted_bytes=float(peaks.max())
+    )
+    return found or [whole]
+
+
+def _score_cases(rows: Sequence[TruthRow]) -> Accuracy:
+    skipped = {row.case_id: reason for row in rows if (reason := _unpredictable(row))}
+    usable = [row for row in rows if row.case_id not in skipped]
+    groups = [
+        _errors("Ascend static bytes", _static_scores(usable)),
+        _errors("Ascend first-iteration peaks", _first_iteration_scores(usable)),
+        _errors("measured peaks of memory cases", _peak_scores(usable)),
+        _verdicts("fits and out of memory", [row for row in usable if row.observed in {"fits", "oom"}]),
+    ]
+    return Accuracy(groups=tuple(group for group in groups if group.n), skipped=skipped)
+
+
+def _static_scores(rows: Iterable[TruthRow]) -> list[RowScore]:
+    """Largest static bytes of a row's printed ranks against the heaviest stage."""
+    return [
+        RowScore(
+            case_id=row.case_id, reference_bytes=max(row.stage_static_bytes),
+            predicted_bytes=float(predict(row).static_bytes_CS[0].max()),
+        )
+        for row in rows
+        if row.stage_static_bytes
+    ]  # fmt: skip
+
+
+def _first_iteration_scores(rows: Iterable[TruthRow]) -> list[RowScore]:
+    """Peaks printed after the first iteration, which a steady-state prediction may exceed but not miss."""
+    return [
+        RowScore(
+            case_id=row.case_id,
+            reference_bytes=row.measured["peak_bytes"],
+            predicted_bytes=float(predict(row).peak_bytes[0]),
+        )
+        for row in rows
+        if "first-iteration-peak" in row.flags
+    ]
+
+
+def _peak_scores(rows: Iterable[TruthRow]) -> list[RowScore]:
+    return [
+        RowScore(case_id=row.case_id, reference_bytes=row.measured["peak_bytes"], predicted_bytes=float(predict(row).peak_bytes[0]))
+        for row in rows
+        if row.observed == "fits" and "peak_bytes" in row.measured and not row.assumed & {"recompute", "seq"}
+        and "first-iteration-peak" not in row.flags
+    ]  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------------- verdicts
+
+
+def _verdicts(name: str, rows: Sequence[TruthRow]) -> GroupScore:
+    confusion = dict.fromkeys(("fits_as_fits", "fits_as_oom", "oom_as_oom", "oom_as_fits"), 0)
+    wrong, scores = [], []
+    for row in rows:
+        needed, limit = needed_bytes(row), limit_bytes(row)
+        verdict = "fits" if needed <= limit else "oom"
+        confusion[f"{row.observed}_as_{verdict}"] += 1
+        if verdict != row.observed:
+            wrong.append(row.case_id)
+        scores.append(RowScore(case_id=row.case_id, reference_bytes=limit, predicted_bytes=needed, note=row.observed))
+    return GroupScore(name=name, n=len(rows), confusion=confusion, wrong=tuple(wrong), rows=tuple(scores))
+
+
+def needed_bytes(row: TruthRow) -> float:
+    """What a row needs of its limit [bytes]: the peak, and on a device without a stated limit the pool around it.
+
+    A row that does not state recompute is a published recipe or table of card counts when it names no failure; such a
+    layout fits when it does with some recompute.  Where a failing run does not state it, the framework's default (none)
+    is taken.
+    """
+    table, workload, model = Strategies.of([row.strategy]), workload_of(row), row.model
+    assert model is not None
+    peak = float(memory(model, workload, table).peak_bytes[0])
+    if "recompute" in row.assumed and _is_recipe(row):
+        most, _ = least_recompute(model, workload, table, 0.0)
+        peak = min(peak, float(memory(model, workload, most).peak_bytes[0]))
+    if "limit_bytes" in row.measured:
+        return peak
+    return peak * (1.0 + FRAGMENTATION) + CONTEXT_BYTES
+
+
+def _is_recipe(row: TruthRow) -> bool:
+    return any(word in row.source for word in ("recommended", "recipe", "works"))
+
+
+def limit_bytes(row: TruthRow) -> float:
+    """Limit of a row [bytes]: of the pool where its file sets one, else what the framework sees of the device."""
+    return row.measured.get("limit_bytes", row.device_bytes)
+
+
+# ------------------------------------------------------------------------------------------------------ prediction
+
+
+def predict(row: TruthRow) -> Memory:
+    """Predicted memory of a published run."""
+    assert row.model is not None
+    assert row.strategy is not None
+    return memory(row.model, workload_of(row), Strategies.of([row.strategy]))
+
+
+def workload_of(row: TruthRow) -> Workload:
+    """The row's workload with the switches it names."""
+    assert row.workload is not None
+    switches = [flag for flag in _SWITCHES if flag in row.flags]
+    if row.kind == SIMULATOR_ROWS and "fused-cross-entropy" not in row.flags:
+        switches.append("unfused-cross-entropy")
+    if row.options.get("expert_tensor_parallel") == 1 or "expert-tensor-parallel" in row.flags:
+        switches.append("no-expert-tensor-parallel")
+    if "lora" in row.flags:
+        switches.append("frozen-weights")
+    return replace(row.workload, switches=tuple(switches))
+
+
+def row_pp(row: TruthRow) -> int:
+    """Pipeline stages of a row."""
+    assert row.strategy is not None
+    return row.strategy.pp
+
+
+def _unpredictable(row: TruthRow) -> str:
+    if row.strategy is None or row.model is None or row.workload is None:
+        return f"the row does not state {', '.join(row.missing)}"
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------------------- groups
+
+
+def _errors(name: str, rows: Sequence[RowScore]) -> GroupScore:
+    if not rows:
+        return GroupScore(name=name, n=0)
+    errors = np.array([row.error_percent for row in rows])
+    size = np.abs(errors)
+    return GroupScore(
+        name=name, n=len(rows), mean_abs_percent=float(size.mean()), p90_abs_percent=float(np.quantile(size, 0.9)),
+        max_abs_percent=float(size.max()), bias_percent=float(errors.mean()), least_percent=float(errors.min()),
+        rows=tuple(rows),
+    )  # fmt: skip
