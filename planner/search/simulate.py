@@ -18,7 +18,7 @@ from planner.search.objective import timed
 from planner.search.request import Request
 
 #: Micro-batches simulated, in rounds of pp; the rest run at the pace of the last rounds.
-ROUNDS: Final = 3
+ROUNDS: Final = 5
 
 
 def chunk_durations(request: Request, strategy: Strategy) -> Durations:
