@@ -42,7 +42,7 @@ from planner.cluster.records import Calibration, Cluster
 from planner.cost import communication, compute
 from planner.cost.communication import Groups, Hidden
 from planner.cost.compute import Constants, Execution, LayerWork, Rates, Shares
-from planner.cost.memory_stages import StageLayers, stage_layers
+from planner.cost.memory_stages import StageLayers, head_CS, stage_layers
 from planner.cost.pipeline import Pipeline, at_stage, pipeline_time
 from planner.cost.strategies import FloatArray, IntArray, Strategies, sum_stages
 from planner.model.operators import (
@@ -75,7 +75,8 @@ class StepTime:
     recompute_s : ndarray, shape (C,)
         Forward work done again, with its communication.
     head_loss_s, mtp_s : ndarray, shape (C,)
-        Output projection and loss; MTP modules.  0 unless the last stage sets the pace.
+        Output projection and loss; MTP modules.  0 unless the stage that holds them sets the pace: the last one, or the
+        first of a V-shaped schedule.
     launch_s : ndarray, shape (C,)
         Gaps between operators.
     tp_exposed_s, cp_exposed_s, ep_exposed_s, pp_exposed_s, dp_exposed_s : ndarray, shape (C,)
@@ -275,7 +276,7 @@ def _counts(staged: StageLayers, kind: LayerKind, table: Strategies) -> _Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tail:
-    """What the last stage does after its layers: head, loss, MTP modules; (C,) seconds of one micro-batch."""
+    """What the stage with the head does after its layers: head, loss, MTP modules; (C,) seconds of one micro-batch."""
 
     head_forward_s: FloatArray
     head_backward_s: FloatArray
@@ -306,7 +307,7 @@ def _stage_times(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:  # fmt: skip
     """Forward, backward and delayable part of one micro-batch on each stage, shape (C, S)."""
     stage = np.arange(table.stages)[None, :]
-    last = stage == (table.pp - 1)[:, None]
+    last = head_CS(table)
     forward = np.where(last, (tail.head_forward_s + tail.mtp_forward_s)[:, None], 0.0)
     backward = np.where(last, (tail.head_backward_s + tail.mtp_backward_s)[:, None], 0.0)
     weights = np.zeros_like(forward)
@@ -356,7 +357,7 @@ def _held_parameters(
     at_start = table_in.tp / share.tp + table_in.replicated
     at_end = (out.tp + mtp.tp) / share.tp + out.replicated + mtp.replicated
     dense = dense + np.where(stage == 0, at_start[:, None], 0.0)
-    last = stage == (table.pp - 1)[:, None]
+    last = head_CS(table)
     dense = dense + np.where(last, at_end[:, None], 0.0)
     expert = expert + np.where(last, (mtp.expert / (share.ep * share.etp))[:, None], 0.0)
     return dense.max(axis=1), expert.max(axis=1)
@@ -398,7 +399,7 @@ def _assemble(
             columns[f"{name}_hidden_s"] = columns[f"{name}_hidden_s"] + number * (ahead.hidden_s + back.hidden_s)
         again = sum_stages(counts[kind].full) * work.flop
         flop = flop + micro * again * table.dp * table.cp * table.tp
-    at_end = np.where(pipeline.stage == table.pp - 1, micro, 0.0)
+    at_end = micro * at_stage(head_CS(table).astype(np.float64), pipeline.stage)
     columns["head_loss_s"] = at_end * (tail.head_forward_s + tail.head_backward_s)
     columns["mtp_s"] = at_end * (tail.mtp_forward_s + tail.mtp_backward_s)
     columns["pp_exposed_s"] = 2.0 * micro * passing
