@@ -44,14 +44,14 @@ def read(path: str | Path, devices: int | None = None) -> ReadResult:
     if kind == "graph":
         return read_graph(document)
     if kind == "pynative":
-        return read_pynative(document, devices=devices or _workers_beside(path))
+        return read_pynative(document, devices=devices or workers_beside(path))
     raise SpecError(
         f"{path} is no MindFormers file: it has none of the sections parallel_config, trainer (graph mode), training "
         "or parallelism (PyNative)."
     )
 
 
-def _workers_beside(path: Path) -> int | None:
+def workers_beside(path: Path) -> int | None:
     """Number of workers in a launch.sh that lies beside a file."""
     script = path.parent / "launch.sh"
     if not script.is_file():

@@ -40,9 +40,10 @@ def words(text: str) -> list[Word]:
     for raw in _raw_words(text):
         expanded = _expand(raw.text, variables)
         found = _ASSIGNMENT.fullmatch(expanded)
-        if found and not expanded.startswith("-"):
+        unknown = "$(" in expanded  # what a command prints is not known
+        if found and not unknown and not expanded.startswith("-"):
             variables[found[1]] = found[2]
-        pieces = expanded.split() if any(c.isspace() for c in expanded) else [expanded]
+        pieces = [expanded] if unknown else expanded.split() or [expanded]
         result += [Word(piece, raw.line) for piece in pieces]
     return result
 

@@ -252,7 +252,7 @@ def test_broken_scripts(tmp_path, old, new, message):
 def test_words_of_a_shell_script():
     text = "A='x y'\nB=${A}z # comment --no\ncmd \"$B\" \\\n  --n=$((2*3+1)) a#b 'it''s' ${C:-dflt} $(rm -rf x)"
     assert [w.text for w in words(text)] == [
-        "A=x", "y", "B=x", "yz", "cmd", "x", "yz", "--n=7", "a#b", "its", "dflt", "$(rm", "-rf", "x)",
+        "A=x", "y", "B=x", "yz", "cmd", "x", "yz", "--n=7", "a#b", "its", "dflt", "$(rm -rf x)",
     ]  # fmt: skip
     assert words(text)[7].line == 4
 

@@ -1,0 +1,279 @@
+"""The check finds every fault of a broken file by name, and nothing in files that are whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.emit.lint import check
+from planner.emit.record import Settings
+from planner.emit.write import emit
+from planner.errors import SpecError
+from planner.model.records import Workload
+from tests.emit import test_mindspeed, test_pynative
+from tests.emit.samples import golden, matrix, plan, small
+
+QWEN = plan(small("qwen3"), dp=2, tp=2, pp=2)
+VPP = plan(small("qwen3"), dp=2, tp=2, pp=2, vpp=2, full=(3, 1))
+ZBV = plan(small("qwen3"), pp=2, vpp=2, schedule="zero_bubble_v", full=(3, 1))
+LLAMA = plan(small("llama"), dp=2, tp=2, pp=2)
+FLAT = plan(small("qwen3"), dp=2, tp=2)
+LATENT = plan(small("deepseek_v3"), dp=4, tp=2, pp=2, ep=4)
+CP = plan(small("qwen3"), dp=2, cp=2, tp=2, cp_algorithm="ulysses", ulysses_degree=2)
+
+#: Fault -> (plan, file, text as emitted, text as broken).
+BROKEN = {
+    "unknown-key": [
+        (QWEN, "pretrain.yaml", "  use_seq_parallel: True", "  use_sequence_parallel: True"),
+        (QWEN, "pretrain.yaml", "recompute_config:", "recompute_cfg:"),
+        (QWEN, "pretrain.yaml", "    head_dim: 64", "    head_size: 64"),
+        (QWEN, "pretrain.yaml", "  gradients_mean: False", "  gradient_mean: False"),
+        (LLAMA, "pretrain.yaml", "    n_kv_heads: 8", "    num_kv_heads: 8"),
+        (LLAMA, "pretrain.yaml", "    parallel_optimizer_threshold: 64", "    parallel_threshold: 64"),
+        (LLAMA, "pretrain.yaml", "  max_call_depth: 10000", "  max_call_dept: 10000"),
+    ],
+    "duplicate-key": [(QWEN, "pretrain.yaml", "  model_parallel: 2", "  model_parallel: 2\n  model_parallel: 2")],
+    "missing-section": [(QWEN, "pretrain.yaml", "trainer:\n", "metric:\n")],
+    "unreal-name": [
+        (QWEN, "pretrain.yaml", "  gradients_mean: False", "  communication_fusion: True"),
+        (QWEN, "pretrain.yaml", "  gradients_mean: False", "  tensor_parallel_mode: 1D"),
+        (QWEN, "pretrain.yaml", "  parallel_mode: 1 ", "  parallel_mode: pipeline_parallel "),
+        (QWEN, "train.py", "Trainer(config).train()", "Trainer(config).network.set_grad_recompute()"),
+        (QWEN, "train.py", "import argparse", "import argparse\nfrom mindspore import HeteroConfig"),
+    ],
+    "use-legacy": [
+        (QWEN, "pretrain.yaml", "use_legacy: False", "# use_legacy"),
+        (LLAMA, "pretrain.yaml", "use_legacy: True", "use_legacy: False"),
+    ],
+    "no-training-class": [(QWEN, "pretrain.yaml", '"qwen3"', '"qwen2"')],
+    "number-as-text": [
+        (QWEN, "pretrain.yaml", "eps: 1.0e-8", "eps: 1e-8"),
+        (QWEN, "pretrain.yaml", "learning_rate: 0.0001", "learning_rate: 1e-4"),
+    ],
+    "dropout-type": [(QWEN, "pretrain.yaml", "hidden_dropout: 0.0", "hidden_dropout: 0")],
+    "data-type": [(QWEN, "pretrain.yaml", 'compute_dtype: "bfloat16"', 'compute_dtype: "bfloat"')],
+    "micro-batches-below-stages": [(QWEN, "pretrain.yaml", "micro_batch_num: 8", "micro_batch_num: 1")],
+    "batch-ignored": [
+        (QWEN, "pretrain.yaml", "gradient_accumulation_steps: 1", "gradient_accumulation_steps: 4"),
+        (FLAT, "pretrain.yaml", "micro_batch_num: 1", "micro_batch_num: 8"),
+    ],
+    "too-few-samples": [(QWEN, "pretrain.yaml", "sizes: [160000,", "sizes: [15,")],
+    "legacy-only": [
+        (QWEN, "pretrain.yaml", "micro_batch_interleave_num: 1", "micro_batch_interleave_num: 2"),
+        (QWEN, "pretrain.yaml", "  vocab_emb_dp: False", "  seq_split_num: 2"),
+    ],
+    "offset-sum": [
+        (QWEN, "pretrain.yaml", "offset: 0", "offset: [1, 0]"),
+        (QWEN, "pretrain.yaml", "offset: 0", "offset: [1, 0, -1]"),
+        (QWEN, "pretrain.yaml", "num_hidden_layers: 8", "num_hidden_layers: 9"),
+    ],
+    "offset-nesting": [(VPP, "pretrain.yaml", "offset: 0", "offset: [1, -1]")],
+    "layers-below-stages": [(VPP, "pretrain.yaml", "num_hidden_layers: 8", "num_hidden_layers: 3")],
+    "interleave-one-place": [
+        (VPP, "pretrain.yaml", "    pipeline_interleave: True", "    pipeline_interleave: False"),
+        (QWEN, "pretrain.yaml", "    offset: 0", "    pp_interleave_num: 2\n    offset: 0"),
+    ],
+    "pipeline-config": [(VPP, "pretrain.yaml", '    pipeline_scheduler: "1f1b"\n', "")],
+    "pipeline-scheduler": [(VPP, "pretrain.yaml", '"1f1b"', '"dualpipe"')],
+    "zero-bubble-v": [
+        (ZBV, "pretrain.yaml", "micro_batch_num: 8", "micro_batch_num: 3"),
+        (ZBV, "pretrain.yaml", "recompute: [[2, 1], [1, 0]]", "recompute: [3, 1]"),
+        (ZBV, "pretrain.yaml", "pp_interleave_num: 2", "pp_interleave_num: 4"),
+    ],
+    "heads": [(QWEN, "pretrain.yaml", "  model_parallel: 2", "  model_parallel: 3")],
+    "kv-heads": [(QWEN, "pretrain.yaml", "  model_parallel: 2", "  model_parallel: 16")],
+    "sequence-parallel": [
+        (FLAT, "pretrain.yaml", "  model_parallel: 2", "  model_parallel: 1"),
+        (LATENT, "pretrain.yaml", "use_seq_parallel: True", "use_seq_parallel: False"),
+    ],
+    "sequence-length": [
+        (QWEN, "pretrain.yaml", "    seq_length: 4096\n    max", "    seq_length: 4095\n    max"),
+        (QWEN, "pretrain.yaml", "      seq_length: 4096", "      seq_length: 8192"),
+    ],
+    "context-parallel": [
+        (CP, "pretrain.yaml", '"ulysses_cp"', '"ring"'),
+        (CP, "pretrain.yaml", '"ulysses_cp"', '"hybrid_cp"'),
+        (CP, "pretrain.yaml", "ulysses_degree_in_cp: 2", "ulysses_degree_in_cp: 3"),
+        (CP, "pretrain.yaml", "use_flash_attention: True", "use_flash_attention: False"),
+    ],
+    "ulysses-degree": [(CP, "pretrain.yaml", "  ulysses_degree_in_cp: 2", "  ulysses_degree_in_cp: 1")],
+    "ulysses-heads": [(CP, "pretrain.yaml", "num_attention_heads: 16", "num_attention_heads: 6")],
+    "expert-parallel": [
+        (LATENT, "pretrain.yaml", "expert_parallel: 4", "expert_parallel: 3"),
+        (LATENT, "pretrain.yaml", "expert_parallel: 4", "expert_parallel: 16"),
+        (QWEN, "pretrain.yaml", "  model_parallel: 2", "  model_parallel: 2\n  expert_parallel: 2"),
+    ],
+    "mtp-modules": [(LATENT, "pretrain.yaml", "num_nextn_predict_layers: 1", "num_nextn_predict_layers: 2")],
+    "recompute-form": [
+        (QWEN, "pretrain.yaml", "  recompute: False", '  recompute: "all"'),
+        (QWEN, "pretrain.yaml", "  recompute: False", "  recompute: [1, 2, 3]"),
+        (QWEN, "pretrain.yaml", "  select_recompute: False", "  select_recompute: [1, -1]"),
+    ],
+    "slice-activation": [
+        (QWEN, "pretrain.yaml", "recompute_slice_activation: False", "recompute_slice_activation: True")
+    ],
+    "optimizer-shard": [
+        (LATENT, "pretrain.yaml", "    parallel_opt", "    optimizer_weight_shard_size: 3\n    parallel_opt"),
+        (QWEN, "pretrain.yaml", "    parallel_opt", '    optimizer_level: "level3"\n    parallel_opt'),
+    ],
+    "auto-pipeline": [(QWEN, "pretrain.yaml", "  gradients_mean: False", "  auto_pipeline: True")],
+    "dataset-strategy": [
+        (QWEN, "pretrain.yaml", "[[*dp, 1], [*dp, 1], [*dp, 1], [*dp, 1]]", "[[4, 1], [4, 1], [4, 1], [4, 1]]"),
+        (QWEN, "pretrain.yaml", "[[*dp, 1], [*dp, 1], [*dp, 1], [*dp, 1]]", "[[*dp, 1]]"),
+        (QWEN, "pretrain.yaml", "[[*dp, 1], [*dp, 1], [*dp, 1], [*dp, 1]]", "full_batch"),
+    ],
+    "memory-limit": [
+        (QWEN, "pretrain.yaml", 'max_device_memory: "58GB"', 'max_device_memory: "62GB"'),
+        (QWEN, "pretrain.yaml", 'mempool_block_size: "58GB"', 'mempool_block_size: "59GB"'),
+        (QWEN, "pretrain.yaml", 'max_device_memory: "58GB"', 'max_device_memory: "58 parsec"'),
+    ],
+    "device-product": [(QWEN, "pretrain.yaml", "  pipeline_stage: 2", "  pipeline_stage: 4")],
+    "plan-differs": [(QWEN, "pretrain.yaml", "micro_batch_num: 8", "micro_batch_num: 4")],
+    "torch-variable": [(QWEN, "launch.sh", "export GLOG_v=", "export PYTORCH_NPU_ALLOC_CONF=x\nexport GLOG_v=")],
+    "msrun-option": [
+        (QWEN, "launch.sh", "--join=True", "--joined=True"),
+        (QWEN, "launch.sh", '"${MASTER_PORT:-8118}"', "80"),
+    ],
+    "msrun-workers": [(plan(small("qwen3"), dp=16), "launch.sh", "--worker_num=16", "--worker_num=20")],
+    "python-syntax": [(QWEN, "train.py", "def main()", "def main(")],
+}  # fmt: skip
+CASES = [(rule, i, *case) for rule, cases in BROKEN.items() for i, case in enumerate(cases)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "chosen", "file", "old", "new"),
+    [pytest.param(rule, *case, id=f"{rule}-{i}") for rule, i, *case in CASES],
+)
+def test_every_fault_is_found_by_name(tmp_path, rule, chosen, file, old, new):
+    emit(chosen, tmp_path / "out")
+    path = tmp_path / "out" / file
+    text = path.read_text()
+    assert old in text, "the fixture no longer breaks anything"
+    assert check(tmp_path / "out") == ()
+    path.write_text(text.replace(old, new, 1))
+    found = [finding for finding in check(tmp_path / "out") if finding.rule == rule]
+    assert found, check(tmp_path / "out")
+    for finding in found:
+        assert finding.file == str(path)
+        assert finding.why
+        assert finding.fix
+
+
+def test_a_finding_names_its_line(tmp_path):
+    emit(QWEN, tmp_path / "out")
+    path = tmp_path / "out" / "pretrain.yaml"
+    lines = path.read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("  micro_batch_num"))
+    lines[at] = "  micro_batch_num: 1"
+    path.write_text("\n".join(lines))
+    (finding,) = [f for f in check(path) if f.rule == "micro-batches-below-stages"]
+    assert finding.line == at + 1
+    assert str(finding).startswith(f"{path}:{at + 1}: micro-batches-below-stages: 1 micro-batches do not fill 2 stages")
+    assert finding.fix == "Use at least 2."
+
+
+def test_there_are_enough_broken_fixtures():
+    assert len(CASES) >= 60
+    assert len(BROKEN) >= 25
+
+
+@pytest.mark.parametrize("name", matrix())
+def test_whole_mindformers_sets_have_no_fault(tmp_path, name):
+    emit(matrix()[name], tmp_path / "out")
+    assert check(tmp_path / "out") == ()
+
+
+@pytest.mark.parametrize("name", golden())
+def test_nothing_is_found_with_hosts_and_data_given(tmp_path, name):
+    chosen = golden()[name]
+    settings = Settings(data_path="/data/set", hosts=tuple(f"n{i}" for i in range(chosen.nodes)))
+    emit(chosen, tmp_path / "out", settings=settings)
+    assert check(tmp_path / "out") == ()
+
+
+@pytest.mark.parametrize("name", test_pynative.MATRIX)
+def test_whole_pynative_sets_have_no_fault(tmp_path, name):
+    emit(test_pynative.MATRIX[name], tmp_path / "out", target="mindformers-pynative")
+    assert check(tmp_path / "out") == ()
+
+
+@pytest.mark.parametrize("name", test_mindspeed.MATRIX)
+def test_whole_mindspeed_sets_have_no_fault(tmp_path, name):
+    emit(test_mindspeed.MATRIX[name], tmp_path / "out", target="mindspeed")
+    assert check(tmp_path / "out") == ()
+
+
+PYNATIVE = plan(
+    small("deepseek_v3"), dp=4, tp=2, pp=2, ep=8, layers=((5, 3),), zero_level=3, full=(2, 1),
+    workload=Workload(seq=4096, global_batch=1, params_dtype="bfloat16", framework="mindformers-pynative"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "old", "new"),
+    [
+        ("unknown-key", "parallelism:\n", "parallel:\n  data_parallel: 4\nparallelism:\n"),
+        ("unknown-key", "  tensor_parallel: 2", "  tensor_paralel: 2"),
+        ("layers-dropped", '["0-4", "5-7"]', '["0-4", "6-7"]'),
+        ("layers-dropped", '["0-4", "5-7"]', '["0-4", "5-6"]'),
+        ("layout", '["0-4", "5-7"]', "null"),
+        ("batch-remainder", "global_batch_size: 32", "global_batch_size: 31"),
+        ("device-product", "  tensor_parallel: 2", "  tensor_parallel: 6"),
+        ("sequence-parallel", "sequence_parallel: True", "sequence_parallel: False"),
+        ("expert-parallel", "expert_parallel: 8", "expert_parallel: 16"),
+        ("swap-pipeline", "context:\n", "swap:\n  enable: True\ncontext:\n"),
+        ("hidden-act", 'hidden_act: "silu"', 'hidden_act: "swiglu"'),
+        ("pipeline-scheduler", 'pipeline_parallel_schedule: "1f1b"', 'pipeline_parallel_schedule: "dualpipe"'),
+        ("recompute-form", 'mode: "full"', "mode: null"),
+        ("recompute-form", 'mode: "full"', 'mode: "some"'),
+        ("version-dependent", 'mode: "full"', 'mode: "full"\n  exclude_op: ["matmul"]'),
+        ("duplicate-key", "  deterministic: False", "  deterministic: False\n  seed: 42"),
+    ],
+)
+def test_faults_of_pynative_files(tmp_path, rule, old, new):
+    emit(PYNATIVE, tmp_path / "out", target="mindformers-pynative")
+    path = tmp_path / "out" / "pretrain.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    assert rule in {finding.rule for finding in check(tmp_path / "out")}
+
+
+SPEED = test_mindspeed.MATRIX["qwen3"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "old", "new"),
+    [
+        ("layers-dropped", "--num-layers 64", "--num-layers 62"),
+        ("heads", "--tensor-model-parallel-size 4", "--tensor-model-parallel-size 3"),
+        ("sequence-length", "--seq-length 4096", "--seq-length 4098"),
+        ("flag-value", "--context-parallel-algo megatron_cp_algo", "--context-parallel-algo ring"),
+        ("flag-conflict", "--use-distributed-optimizer", "--use-ascend-mc2 --use-ascend-coc"),
+        ("flag-conflict", "--recompute-granularity full", "--recompute-granularity selective"),
+        ("flag-conflict", "--overlap-grad-reduce", "--overlap-grad-reduce --schedules-method dualpipev"),
+        ("layout", "--global-batch-size 8", "--global-batch-size 0"),
+        ("layout", "--padded-vocab-size 151936", ""),
+    ],
+)
+def test_faults_of_mindspeed_scripts(tmp_path, rule, old, new):
+    emit(SPEED, tmp_path / "out", target="mindspeed")
+    path = tmp_path / "out" / "pretrain.sh"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    assert rule in {finding.rule for finding in check(path)}
+
+
+def test_a_torch_variable_belongs_in_a_torch_job(tmp_path):
+    emit(SPEED, tmp_path / "out", target="mindspeed")
+    assert "PYTORCH_NPU_ALLOC_CONF" in (tmp_path / "out" / "pretrain.sh").read_text()
+    assert check(tmp_path / "out" / "pretrain.sh") == ()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "missing"])
+def test_what_cannot_be_checked(tmp_path, name):
+    (tmp_path / "notes.txt").write_text("steps: 3\n")
+    with pytest.raises(SpecError):
+        check(tmp_path / name)
+    with pytest.raises(SpecError, match="holds no file to check"):
+        check(tmp_path)
