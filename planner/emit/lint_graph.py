@@ -65,8 +65,9 @@ def _sections(v: View) -> Iterator[Finding]:
             yield v.finding(
                 (key,), "unknown-key", f"{key} is no section of MindFormers, which ignores it.", nearest(key, names)
             )
+    training = v.document.root.get("run_mode", "train") in ("train", "finetune")
     for needed in ("trainer", "model", "parallel_config", "runner_config"):
-        if needed not in v.document.root:
+        if training and needed not in v.document.root:
             why = f"{needed} is missing; the loader accepts that and the run stops later, or trains on one device."
             yield v.finding((), "missing-section", why, f"Add {needed}.")
 

@@ -172,9 +172,10 @@ def _experts(v: View) -> int:
 
 def _expert_parallel(v: View) -> Iterator[Finding]:
     path, experts = ("parallel_config", "expert_parallel"), _experts(v)
-    if v.ep > 1 and experts <= 1:
+    elsewhere = bool(v.document.root.get("pretrained_model_dir")) and not experts
+    if v.ep > 1 and experts <= 1 and not elsewhere:
         yield v.finding(path, "expert-parallel", f"expert_parallel {v.ep}, but the model has no experts.", "Write 1.")
-    elif v.ep > 1 and experts % v.ep:
+    elif v.ep > 1 and experts and experts % v.ep:
         why = f"expert_parallel {v.ep} does not divide {experts} experts; only building the network refuses it."
         yield v.finding(path, "expert-parallel", why, f"Legal: {divisors(experts)}.")
     if v.ep > 1 and (v.dp * v.tp) % v.ep:

@@ -268,7 +268,22 @@ def _workload(document: Document, section: Section, strategy: Strategy, *, legac
         moments=MOMENTS.get(optimizer, 2),
         framework=framework,
         flash_attention=section.flag("use_flash_attention", default=not legacy),
+        switches=_switches(document, section),
     )
+
+
+def _switches(document: Document, section: Section) -> tuple[str, ...]:
+    """Settings that change memory and differ from the planner's own files (``planner.cost.memory_rules.SWITCHES``)."""
+    recompute = Section(document, "recompute_config").values
+    compressed = any(section.values.get(f"use_{kind}attn_mask_compression") is True for kind in ("", "eod_"))
+    gated = section.values.get("bias_swiglu_fusion") is True or section.values.get("hidden_act") == "fusedswiglu"
+    found = {
+        "full-attention-mask": not compressed,
+        "optimizer-comm-recompute": recompute.get("parallel_optimizer_comm_recompute") is True,
+        "no-comm-recompute": recompute.get("mp_comm_recompute") is False,
+        "fused-swiglu": gated,
+    }
+    return tuple(name for name, on in found.items() if on)
 
 
 def data_type(section: Section, default: str, *names: str) -> str:

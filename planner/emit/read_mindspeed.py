@@ -133,6 +133,7 @@ def read_mindspeed(text: str, *, source: str = "script", devices: int | None = N
         master_weights=compute != "float32",
         framework="mindspeed",
         flash_attention=flags.has("--use-flash-attn"),
+        switches=_switches(flags),
     )
     return ReadResult(
         model=model,
@@ -141,6 +142,13 @@ def read_mindspeed(text: str, *, source: str = "script", devices: int | None = N
         unread=tuple(unread + flags.unread()),
         dialect="mindspeed",
     )
+
+
+def _switches(flags: Flags) -> tuple[str, ...]:
+    """Settings that change memory and differ from the planner's own files (``planner.cost.memory_rules.SWITCHES``)."""
+    whole_experts = flags.text("--expert-tensor-parallel-size", "") == "1" or flags.has("--moe-tp-extend-ep")
+    found = {"reuse-fp32-param": flags.has("--reuse-fp32-param"), "no-expert-tensor-parallel": whole_experts}
+    return tuple(name for name, on in found.items() if on)
 
 
 def _placement(flags: Flags) -> tuple[tuple[int, ...], ...]:
