@@ -20,6 +20,10 @@ COMMANDS: Final = {
     "cards": "cards",
     "explain": "explain",
     "emit": "emit",
+    "dryrun": "dryrun",
+    "accuracy": "accuracy",
+    "collective": "collective",
+    "fit": "fit",
     "models": "models",
     "hardware": "hardware",
 }

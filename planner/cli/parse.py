@@ -66,6 +66,11 @@ def memory(text: str, option: str = "--max-memory") -> int:
     return _read(parse_bytes, text, option, GIB, 1024 * TIB, format_bytes)
 
 
+def message(text: str, option: str = "--size") -> int:
+    """Size of a message [bytes]."""
+    return _read(parse_bytes, text, option, 1, TIB, format_bytes)
+
+
 def listed(text: str, option: str, least: int = 0) -> tuple[int, ...]:
     """Whole numbers separated by commas, one for each stage.
 

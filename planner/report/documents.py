@@ -30,6 +30,10 @@ SCHEMAS: Final = {
     "models": "planner/models/1",
     "hardware": "planner/hardware/1",
     "emit": "planner/emit/1",
+    "dryrun": "planner/dryrun/1",
+    "accuracy-time": "planner/accuracy-time/1",
+    "collective": "planner/collective/1",
+    "fit": "planner/fit/1",
 }
 
 

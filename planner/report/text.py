@@ -44,10 +44,10 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence
     ]
 
 
-def narrow_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def narrow_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = ()) -> list[str]:
     """Table that gives up one of its two spaces between columns where 80 columns need it."""
-    roomy = table(heads, rows)
-    return roomy if max(map(len, roomy)) <= WIDTH else table(heads, rows, gap=1)
+    roomy = table(heads, rows, left=left)
+    return roomy if max(map(len, roomy)) <= WIDTH else table(heads, rows, left=left, gap=1)
 
 
 def gib(size_bytes: float) -> str:

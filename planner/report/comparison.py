@@ -1,0 +1,107 @@
+"""Prediction beside MindSpore's DryRun."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from planner.cost.estimate import Estimate
+from planner.report.documents import gib as exact_gib
+from planner.report.documents import head, job, strategy_fields
+from planner.report.text import degrees, job_lines, layers_line, recompute_line, table, wrapped
+from planner.search.suggest import Request
+from planner.units import GIB
+from planner.validate.dryrun import DryRunReport, StageResult
+
+#: Words for a part of memory: the planner's terms, the DryRun's terms.
+PARTS: Final = (
+    ("parameters", ("parameters",), ("parameters",)),
+    ("gradients", ("gradients",), ("gradient_accumulation",)),
+    ("optimizer states", ("optimizer_states",), ("moments",)),
+    ("gathered parameters", ("gathered_parameters",), ("gathered_parameters",)),
+    ("activations", ("activations", "moe_dispatch"), ("activations", "constants")),
+    ("backward, recompute", ("recompute_working",), ("recomputed", "backward")),
+    ("head and loss", ("logits_loss",), ("head_and_loss",)),
+    ("other", ("temporaries",), ("other",)),
+)
+
+
+def comparison_lines(request: Request, answer: Estimate, report: DryRunReport) -> list[str]:
+    """Predicted and DryRun peak of each stage, then the difference by term."""
+    s = answer.strategy
+    indent = " " * 10
+    lines = [*job_lines(request), *wrapped(f"Strategy  {degrees(s)}", indent)]
+    lines += wrapped(f"Layers    {layers_line(s)}", indent)
+    lines += wrapped(f"Recompute {recompute_line(s)}", indent)
+    lines += ["", "Peak of each stage, GiB"]
+    rows = [_stage_row(answer, stage) for stage in report.stages]
+    lines += table(("stage", "predicted", "DryRun", "difference", "of DryRun"), rows)
+    lines += ["", "The same by term, GiB (predicted, DryRun)"]
+    heads = ["", *(f"stage {stage.stage}" for stage in report.stages)]
+    lines += table(heads, [_part_row(answer, report, part) for part in PARTS], left=(0,))
+    lines.append("")
+    for note in (*report.notes, versions(report)):
+        lines += wrapped(f"- {note}", "  ")
+    return lines
+
+
+def versions(report: DryRunReport) -> str:
+    """What ran."""
+    first = report.stages[0]
+    return (
+        f"MindSpore {first.mindspore}, MindFormers {first.mindformers}; memory predicted: modelled; DryRun: compiled."
+    )
+
+
+def _stage_row(answer: Estimate, stage: StageResult) -> list[str]:
+    predicted, found = answer.stage_peak_bytes[stage.stage], stage.peak_bytes
+    gap = predicted - found
+    return [
+        str(stage.stage),
+        f"{predicted / GIB:.2f}",
+        f"{found / GIB:.2f}",
+        f"{gap / GIB:+.2f}",
+        f"{100 * gap / found:+.1f}%",
+    ]
+
+
+def _part_row(answer: Estimate, report: DryRunReport, part: tuple[str, tuple[str, ...], tuple[str, ...]]) -> list[str]:
+    name, ours, theirs = part
+    cells = []
+    for stage in report.stages:
+        predicted = sum(answer.memory_bytes[term][stage.stage] for term in ours)
+        found = sum(stage.terms.get(term, 0) for term in theirs)
+        cells.append(f"{predicted / GIB:.2f}  {found / GIB:.2f}")
+    return [name, *cells]
+
+
+def dryrun_document(request: Request, answer: Estimate, report: DryRunReport) -> dict[str, Any]:
+    """Answer of `planner dryrun` as JSON holds it."""
+    return {
+        **head("dryrun"),
+        **job(request),
+        "strategy": strategy_fields(answer.strategy),
+        "stages": [_stage_fields(answer, stage) for stage in report.stages],
+        "notes": list(report.notes),
+    }
+
+
+def _stage_fields(answer: Estimate, stage: StageResult) -> dict[str, Any]:
+    predicted = answer.stage_peak_bytes[stage.stage]
+    return {
+        "stage": stage.stage,
+        "rank": stage.rank,
+        "predicted_gib": exact_gib(predicted),
+        "dryrun_gib": exact_gib(stage.peak_bytes),
+        "difference_percent": 100.0 * (predicted - stage.peak_bytes) / stage.peak_bytes,
+        "predicted_static_gib": exact_gib(answer.stage_static_bytes[stage.stage]),
+        "dryrun_static_gib": exact_gib(stage.static_bytes),
+        "dryrun_with_fragments_gib": exact_gib(stage.peak_with_fragments_bytes),
+        "predicted_terms_gib": {name: exact_gib(values[stage.stage]) for name, values in answer.memory_bytes.items()},
+        "dryrun_terms_gib": {name: exact_gib(size) for name, size in stage.terms.items()},
+        "micro_batches": stage.micro_batches,
+        "seconds": stage.seconds,
+        "cached": stage.cached,
+        "mindspore": stage.mindspore,
+        "mindformers": stage.mindformers,
+        "real_cann": stage.real_cann,
+    }
