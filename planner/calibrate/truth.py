@@ -342,7 +342,7 @@ def _workload(
     return Workload(
         seq=seq, global_batch=max(1, cell.get("gbs", 0) or 1), params_dtype=params, compute_dtype=half,
         states_dtype="bfloat16" if bf16_states else "float32", master_weights=master and not bf16_states,
-        grads_dtype="bfloat16" if bf16_states else "float32", framework=framework,  # type: ignore[arg-type]
+        grads_dtype="bfloat16" if bf16_states else "float16" if half == "float16" else "float32", framework=framework,  # type: ignore[arg-type]
         flash_attention=not _unfused(row),
     )  # fmt: skip
 

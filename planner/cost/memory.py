@@ -29,7 +29,7 @@ from planner.cost.memory_stages import StageLayers, head_CS, stage_layers
 from planner.cost.memory_static import stored
 from planner.cost.memory_tensors import reduce_bytes, split_elements
 from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
-from planner.model.records import LayerKind, Model, Workload
+from planner.model.records import MOE, LayerKind, Model, Workload
 
 #: Terms of `Memory.terms` in the order they are reported.
 TERMS: Final = (
@@ -85,16 +85,20 @@ class _Parts:
     """What `memory` adds up, before recompute is chosen.
 
     Arrays (C, S) [bytes]: ``always`` is alive at all moments, ``gathered`` and ``ends`` at all but the update, the
-    others at the moment they are named after.
+    others at the moment they are named after.  ``idle_experts`` are experts gathered for recomputed layers alone, were
+    all layers recomputed; ``predicted_CS`` counts MTP layers times micro-batches in flight.
     """
 
     layers: StageLayers
     layers_CS: IntArray
     chunks_C1: IntArray
+    last_kind: LayerKind
+    predicted_CS: FloatArray
     bytes_by_kind: Mapping[LayerKind, LayerBytes]
     static: Mapping[str, FloatArray]
     always_CS: FloatArray
     gathered_CS: FloatArray
+    idle_experts_CS: FloatArray
     ends_CS: FloatArray
     forward_CS: FloatArray
     loss_CS: FloatArray
@@ -108,6 +112,7 @@ class _Parts:
             bytes_by_kind={kind: size.take(rows) for kind, size in self.bytes_by_kind.items()},
             static={name: term[rows] for name, term in self.static.items()},
             chunks_C1=self.chunks_C1[rows],
+            last_kind=self.last_kind,
             **{f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name.endswith("_CS")},
         )
 
@@ -117,6 +122,7 @@ class _Layers:
     """Sums over the layers of a stage for one choice of recompute, shape (C, S) [bytes]."""
 
     kept: FloatArray
+    gathered: FloatArray
     dispatch: FloatArray
     forward: FloatArray
     backward: FloatArray
@@ -136,7 +142,11 @@ def memory(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
 
 
 def least_recompute(
-    model: Model, workload: Workload, table: Strategies, limit_bytes: float, rules: MemoryRules | None = None
+    model: Model,
+    workload: Workload,
+    table: Strategies,
+    limit_bytes: float | FloatArray,
+    rules: MemoryRules | None = None,
 ) -> tuple[Strategies, BoolArray]:
     """Fewest fully recomputed layers per stage that fit, and whether every stage fits.
 
@@ -149,14 +159,14 @@ def least_recompute(
     -------
     (Strategies, array of bool)
         The table with recompute filled in (all layers where even that does not fit) and the mask of rows whose every
-        stage is within ``limit_bytes``, a number or an array (C, 1).
+        stage is within ``limit_bytes``, a number or an array (C, 1) or (C, S).
     """
     parts = _parts(model, workload, table, rules or rules_for(workload))
     full, selective, most = np.zeros_like(table.layers_CS), table.recompute_selective_CS.copy(), table.layers_CS
     none = _peak_CS(parts, full, selective) <= limit_bytes
     full = np.where(none, 0, most)
     fits = (none | (_peak_CS(parts, full, selective) <= limit_bytes) | ~table.stage_mask_CS).all(axis=1)
-    limit = np.broadcast_to(limit_bytes, (len(table), 1))
+    limit = np.broadcast_to(limit_bytes, most.shape)
     rows = np.flatnonzero(fits & ~none.all(axis=1))
     spare = selective[rows]
     full[rows] = _fewest(parts.take(rows), full[rows], limit[rows], lambda number: (number, spare))
@@ -195,7 +205,7 @@ def _assemble(parts: _Parts, table: Strategies) -> Memory:
     busy = moment != MOMENTS.index("update")
     backward = at("backward", layers.backward)
     terms = dict(parts.static) | {
-        "gathered_parameters": np.where(busy, parts.gathered_CS, zero),
+        "gathered_parameters": np.where(busy, parts.gathered_CS + layers.gathered, zero),
         "activations": np.where(busy, layers.kept - layers.dispatch + parts.ends_CS, zero),
         "moe_dispatch": np.where(busy, layers.dispatch, zero),
         "recompute_working": np.where(layers.recomputed, backward, zero),
@@ -217,7 +227,7 @@ def _assemble(parts: _Parts, table: Strategies) -> Memory:
 
 def _moments(parts: _Parts, layers: _Layers) -> list[FloatArray]:
     always = _add(parts.static.values()) + parts.always_CS
-    busy = always + parts.gathered_CS + layers.kept + parts.ends_CS
+    busy = always + (parts.gathered_CS + layers.gathered) + layers.kept + parts.ends_CS
     return [
         busy + (parts.forward_CS + layers.forward),
         busy + parts.loss_CS,
@@ -238,7 +248,7 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
     """
     layers = parts.layers
     whole_at, some_at, all_at = (layers.places(n) for n in (full_CS, full_CS + selective_CS, parts.layers_CS))
-    kept, dispatch, forward, backward, rebuilt, freed = (np.zeros(full_CS.shape) for _ in range(6))
+    kept, gathered, dispatch, forward, backward, rebuilt, freed = (np.zeros(full_CS.shape) for _ in range(7))
     for kind, size in parts.bytes_by_kind.items():
         none, selective, full = (x[:, None] for x in (size.none, size.selective, size.full))
         count, some, whole = (layers.kept(kind, at) for at in (all_at, some_at, whole_at))
@@ -246,17 +256,28 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
         dispatch = dispatch + (count - whole) * size.dispatch[:, None]
         of_kind, of_some, of_whole = (layers.of_kind(kind, at) for at in (all_at, some_at, whole_at))
         freed = freed + ((of_kind - of_some) * none + (of_some - of_whole) * selective)
+        if kind == MOE:
+            gathered = parts.idle_experts_CS * (of_whole / np.maximum(of_kind, 1))
         forward = np.maximum(forward, size.forward[:, None] * (of_kind > 0))
         backward = np.maximum(backward, size.backward[:, None] * (of_kind > 0))
         rebuilt = np.maximum(rebuilt, size.rebuilt[:, None] * (of_whole > 0))
+    kept = kept + parts.predicted_CS * _predicted(parts, full_CS, selective_CS)
     rebuilt = rebuilt - freed / parts.chunks_C1
     return _Layers(
         kept=kept,
+        gathered=gathered,
         dispatch=dispatch,
         forward=forward,
         backward=np.maximum(backward, rebuilt),
         recomputed=rebuilt > backward,
     )
+
+
+def _predicted(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> FloatArray:
+    """Kept bytes of an MTP layer, which is recomputed as the last layer of its stage is, shape (C, S)."""
+    size = parts.bytes_by_kind[parts.last_kind]
+    some = np.where(full_CS + selective_CS >= parts.layers_CS, size.selective[:, None], size.none[:, None])
+    return np.where((full_CS >= parts.layers_CS) & (full_CS > 0), size.full[:, None], some)
 
 
 def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRules) -> _Parts:
@@ -269,17 +290,20 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
     size = {f.name: reduce_bytes(getattr(ends, f.name), elements)[:, None] for f in fields(ends)}
     first_flight, last_flight, passes = layers.flights_CS()
     more_CS = table.micro_batches[:, None] * table.vpp[:, None] > passes
-    refill_CS = (size["refill"] + kept.refill_CS) * more_CS
+    refill_CS = (size["refill"] + (kept.embedding_CS + kept.experts_CS)) * more_CS
     return _Parts(
         layers=layers,
         layers_CS=table.layers_CS,
         chunks_C1=table.vpp[:, None],
+        last_kind=model.layer_kinds[-1],
+        predicted_CS=model.mtp_layers * last_flight * last_CS,
         bytes_by_kind={
             kind: layer_bytes(layer_tensors(model, workload, kind, rules), elements) for kind in model.kinds
         },
         static=kept.static,
         always_CS=kept.always_CS + size["constant"],
         gathered_CS=kept.gathered_CS,
+        idle_experts_CS=kept.experts_CS * ~more_CS,
         ends_CS=passes * size["stage"] + first_flight * size["first"] * first_CS + last_flight * size["last"] * last_CS,
         forward_CS=refill_CS + size["forward"],
         loss_CS=np.maximum(size["loss"], size["head_backward"] + kept.head_gradient_CS) * last_CS + refill_CS,

@@ -16,7 +16,6 @@ _STATISTICS = 8.0  # the fused attention operator returns maximum and sum with a
 _INDEX = 8.0  # bytes of an int64
 _ORDERS = 4.0  # expert of each routed token, its two sorting orders and their inverse
 _ROUTED_GRADIENTS = 6.0  # two zero-filled targets, repeated gradient, its product with the scores, sent and received
-_LOSS_COPIES = 4.0  # shifted logits, one-hot labels, their product and its negative, all float32
 
 
 def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: MemoryRules) -> LayerTensors:
@@ -31,7 +30,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         forward, backward, rebuilt = _forward(hidden, width, legacy), _backward(model, width), _rebuilt(model, width)
     else:
         mlp, forward, backward = _experts(model, width), (), _experts_backward(model, width)
-        rebuilt = backward
+        rebuilt = _experts_rebuilt(model, width)
     return LayerTensors(
         kept=attention + mlp,
         full=(Tensor("layer input", hidden, "sequence", width),),
@@ -160,6 +159,18 @@ def _rebuilt(model: Model, width: float) -> tuple[Tensor, ...]:
     )
 
 
+def _experts_rebuilt(model: Model, width: float) -> tuple[Tensor, ...]:
+    """Alive where a recomputed layer has passed its experts' activation: their output is not rebuilt yet."""
+    assert model.moe is not None
+    hidden, rope = float(model.hidden), float(model.attention.qk_rope_dim or model.attention.head_dim)
+    return (
+        Tensor("gradient received", hidden, "sequence", width),
+        Tensor("repeated gradient and two zero-filled targets, no expert output", 2.0 * hidden, "routed", width),
+        Tensor("gradients of expert product, gate and up", 3.0 * model.moe.expert_ffn, "routed", width),
+        Tensor("cosine and sine of its own", rope, "whole", _FLOAT),
+    )
+
+
 def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTensors:
     """What stages keep and need beside their layers."""
     hidden, vocab, seq = float(model.hidden), float(model.vocab), float(workload.seq)
@@ -175,14 +186,31 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
         constant.append(Tensor("triangle", seq * seq, "once", width))
         refill = (Tensor("triangle of a batch", seq * seq, "once", width),)
         stage = (Tensor("attention mask", seq, "whole", 1.0),)
+    losses = 1.0 + model.mtp_layers
     return EndTensors(
         stage=stage,
         first=(Tensor("embedding in float32", hidden, "sequence", _FLOAT - width),) if legacy else (),
         last=(
             Tensor("final norm input in float32", hidden, "sequence", _FLOAT),
             Tensor("head input", hidden, "whole", _FLOAT if legacy else width),
+            *_predictors(model, width),
         ),
         constant=tuple(constant),
         refill=refill,
-        loss=(Tensor("logits and products of the loss", _LOSS_COPIES * vocab, "tensor", _FLOAT),),
+        loss=(
+            Tensor("shifted logits and one-hot labels of each loss", 2.0 * losses * vocab, "tensor", _FLOAT),
+            Tensor("product and its negative of the last loss", 2.0 * vocab, "tensor", _FLOAT),
+        ),
+    )
+
+
+def _predictors(model: Model, width: float) -> tuple[Tensor, ...]:
+    """MTP modules beside their layers: norms of both inputs, the joined input, and a head input of their own."""
+    if not model.mtp_layers:
+        return ()
+    hidden, modules = float(model.hidden), float(model.mtp_layers)
+    return (
+        Tensor("norm inputs of MTP in float32", 3.0 * modules * hidden, "sequence", _FLOAT),
+        Tensor("joined input of MTP", 2.0 * modules * hidden, "sequence", width),
+        Tensor("head input of MTP", modules * hidden, "whole", width),
     )

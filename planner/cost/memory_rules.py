@@ -24,8 +24,9 @@ class MemoryRules:
     name : {"mindformers", "mindformers-legacy", "megatron", "mindspeed"}
         Which kept tensors are listed, see ``planner.cost.activations``.
     sharded_weights : bool
-        ZeRO level 1 and above also splits the stored parameters, which are gathered for use (MindSpore's
-        optimizer parallelism); False: parameters stay whole below level 3.
+        MindSpore's optimizer parallelism: ZeRO level 1 and above also splits the stored parameters, which are gathered
+        for use; gradients are accumulated in the type of the parameters, or reduced to their owners at once where
+        nothing accumulates.  False: parameters stay whole below level 3.
     expert_tensor_parallel : bool
         Experts are also split over tp.
     fused_cross_entropy : bool
@@ -46,6 +47,9 @@ class MemoryRules:
         Recomputed layers repeat their tensor-parallel collectives; False: the gathered tensors are kept.
     fused_swiglu : bool
         The gated activation is one operator that keeps only its input.
+    optimizer_runs : bool
+        False: the update and its states are left out, as in a plain DryRun of MindFormers, whose branch around the
+        optimizer is not taken on a simulated device.
     frozen_weights : bool
         Weights have neither gradients nor optimizer states (adapter tuning; the adapters themselves are neglected).
     """
@@ -61,6 +65,7 @@ class MemoryRules:
     gathered_kept: bool = True
     recompute_communication: bool = True
     fused_swiglu: bool = False
+    optimizer_runs: bool = True
     frozen_weights: bool = False
 
 
@@ -75,6 +80,7 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "unfused-cross-entropy": {"fused_cross_entropy": False},
         "reuse-fp32-param": {"reuse_master": True},
         "expert-tensor-parallel": {"expert_tensor_parallel": True},
+        "plain-dryrun": {"optimizer_runs": False},
         "frozen-weights": {"frozen_weights": True},
         "no-expert-tensor-parallel": {"expert_tensor_parallel": False},
     }
@@ -82,7 +88,7 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 
 _RULES: Final = {
     "mindformers": MemoryRules(name="mindformers", sharded_weights=True),
-    "mindformers-legacy": MemoryRules(name="mindformers-legacy", sharded_weights=True),
+    "mindformers-legacy": MemoryRules(name="mindformers-legacy", sharded_weights=True, expert_tensor_parallel=True),
     "mindformers-pynative": MemoryRules(name="megatron"),
     "megatron": MemoryRules(
         name="megatron",

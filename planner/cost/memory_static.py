@@ -24,7 +24,6 @@ from planner.model.operators import (
     gemms,
     head_parameters,
     layer_parameters,
-    mtp_parameters,
 )
 from planner.model.records import DENSE, LayerKind, Model, Workload
 
@@ -43,9 +42,9 @@ class Stored:
         Buffers that exist all the time.
     gathered_CS : array
         Parameters in the compute type, whole, from forward to backward.
-    refill_CS : array
-        Gathered weights that are needed while micro-batches are still to come: the embedding table of the first stage
-        and the experts (each micro-batch keeps its own copy of those for the backward pass).
+    embedding_CS, experts_CS : array
+        Gathered weights that are needed while forward passes are still to come: the embedding table, and the experts,
+        of which each micro-batch keeps its own copy for the backward pass.
     head_gradient_CS : array
         Gradient of the output projection before it is added to the accumulated one.
     update_CS : array
@@ -55,7 +54,8 @@ class Stored:
     static: Mapping[str, FloatArray]
     always_CS: FloatArray
     gathered_CS: FloatArray
-    refill_CS: FloatArray
+    embedding_CS: FloatArray
+    experts_CS: FloatArray
     head_gradient_CS: FloatArray
     update_CS: FloatArray
 
@@ -74,20 +74,23 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
     sharded = level >= (1 if rules.sharded_weights else 3)
     static = {
         "parameters": _bytes(counts, copies, bytes_of(workload.params_dtype), sharded),
-        "gradients": _bytes(counts, copies, bytes_of(workload.grads_dtype), level >= 2),
+        "gradients": _gradients(workload, table, counts, copies, rules),
         "optimizer_states": _bytes(counts, copies, _state_bytes(workload, rules), level >= 1)
         * np.where(table.swap_optimizer, 0.0, 1.0)[:, None],
     }
+    if rules.frozen_weights or not rules.optimizer_runs:
+        static |= {"optimizer_states": zero}
     if rules.frozen_weights:
-        static |= {"gradients": zero, "optimizer_states": zero}
+        static |= {"gradients": zero}
     if rules.sharded_weights:
         return Stored(
             static=static,
-            always_CS=zero,
+            always_CS=_embedding_copy(model, workload, table, counts, copies, sharded),
             gathered_CS=_gathered(workload, counts, copies, sharded),
-            refill_CS=_refill(workload, counts, copies, sharded),
+            embedding_CS=_gathered_embedding(workload, counts, copies, sharded),
+            experts_CS=_gathered_experts(workload, counts, copies, sharded),
             head_gradient_CS=zero,
-            update_CS=_update(model, table, counts, copies, layers),
+            update_CS=_update(model, table, counts, copies, layers) if rules.optimizer_runs else zero,
         )
     placeholders = rules.gradient_placeholders
     return Stored(
@@ -95,7 +98,8 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
         always_CS=rules.workspace_bytes
         + (_placeholders(model, workload, table, layers, rules) if placeholders else zero),
         gathered_CS=_gathered_in_turn(workload, table, counts, sharded),
-        refill_CS=zero,
+        embedding_CS=zero,
+        experts_CS=zero,
         head_gradient_CS=_head_gradient(model, workload, table) if placeholders else zero,
         update_CS=zero,
     )
@@ -118,6 +122,17 @@ def _bytes(counts: _Classes, copies: _Classes, size: float, shared: BoolArray) -
     return size * total
 
 
+def _gradients(
+    workload: Workload, table: Strategies, counts: _Classes, copies: _Classes, rules: MemoryRules
+) -> FloatArray:
+    level = table.zero_level[:, None]
+    if not rules.sharded_weights:
+        return _bytes(counts, copies, bytes_of(workload.grads_dtype), level >= 2)
+    accumulated = (table.pp > 1) | (table.micro_batches > 1)
+    shared = (level >= 2) | ((level >= 1) & ~accumulated[:, None])
+    return _bytes(counts, copies, bytes_of(workload.params_dtype), shared)
+
+
 def _counts(model: Model, table: Strategies, layers: StageLayers, rules: MemoryRules) -> _Classes:
     """Parameters of one rank of each stage by class, shape (C, S) [count]."""
     tp, ep = table.tp[:, None], table.ep[:, None] * (table.tp[:, None] if rules.expert_tensor_parallel else 1)
@@ -133,13 +148,14 @@ def _counts(model: Model, table: Strategies, layers: StageLayers, rules: MemoryR
     head_here = last
     if model.tied_embeddings:
         head, head_here = Shards(tp=embedding.tp), last & (table.pp > 1)[:, None]
-    mtp = mtp_parameters(model)
+    mtp = _predicted(model, rules)
+    copy = last & ~first if model.mtp_layers else np.zeros_like(last)
     return {
-        "split": split + last * (mtp.tp / tp),
-        "whole": whole + last * mtp.replicated,
-        "norms": norms + last * final_norm_parameters(model).replicated,
-        "experts": experts + last * (mtp.expert / ep),
-        "embedding": first * (embedding.tp / tp + embedding.replicated),
+        "split": split + last * (mtp["split"] / tp),
+        "whole": whole + last * mtp["whole"],
+        "norms": norms + last * (mtp["norms"] + final_norm_parameters(model).replicated),
+        "experts": experts + last * (mtp["experts"] / ep),
+        "embedding": (first | copy) * (embedding.tp / tp + embedding.replicated),
         "head": head_here * (head.tp / tp),
     }
 
@@ -158,6 +174,19 @@ def _layer(model: Model, kind: LayerKind, rules: MemoryRules) -> dict[str, float
         "norms": float(norms),
         "experts": float(each.expert),
     }
+
+
+def _predicted(model: Model, rules: MemoryRules) -> dict[str, float]:
+    """Parameters of all MTP modules by class, unsplit; they look tokens up in a copy of the embedding table.
+
+    MindFormers does not split the 2h x h projection over tp.
+    """
+    if not model.mtp_layers:
+        return dict.fromkeys(("split", "whole", "norms", "experts"), 0.0)
+    module = _layer(model, model.layer_kinds[-1], rules)
+    module["norms"] += 3.0 * model.hidden * (2 if model.norm_bias else 1)
+    module["whole" if rules.sharded_weights else "split"] += 2.0 * model.hidden * model.hidden
+    return {name: model.mtp_layers * number for name, number in module.items()}
 
 
 def _copies(table: Strategies, rules: MemoryRules) -> _Classes:
@@ -183,6 +212,14 @@ def _copies(table: Strategies, rules: MemoryRules) -> _Classes:
     return {name: copies[:, None] for name, copies in found.items()}
 
 
+def _embedding_copy(
+    model: Model, workload: Workload, table: Strategies, counts: _Classes, copies: _Classes, sharded: BoolArray
+) -> FloatArray:
+    """The constant that MindSpore makes of the shard of the second embedding table, which MTP modules use, (C, S)."""
+    second = counts["embedding"] * (head_CS(table) & (table.pp > 1)[:, None]) * (model.mtp_layers > 0)
+    return bytes_of(workload.params_dtype) * second / np.where(sharded, copies["embedding"], 1.0)
+
+
 def _gathered(workload: Workload, counts: _Classes, copies: _Classes, sharded: BoolArray) -> FloatArray:
     """MindSpore: whole weights in the compute type, from their first use to the last backward pass, shape (C, S)."""
     cast = workload.params_dtype != workload.compute_dtype
@@ -199,12 +236,15 @@ def _gathered_in_turn(workload: Workload, table: Strategies, counts: _Classes, s
     return bytes_of(workload.compute_dtype) * sharded * (two_layers + counts["embedding"] + counts["head"])
 
 
-def _refill(workload: Workload, counts: _Classes, copies: _Classes, sharded: BoolArray) -> FloatArray:
-    """The embedding table gathered for look-ups in its own type, experts in the compute type, shape (C, S)."""
+def _gathered_embedding(workload: Workload, counts: _Classes, copies: _Classes, sharded: BoolArray) -> FloatArray:
+    """The embedding table gathered for look-ups, in its own type, shape (C, S)."""
+    return bytes_of(workload.params_dtype) * counts["embedding"] * ((copies["embedding"] > 1) & sharded)
+
+
+def _gathered_experts(workload: Workload, counts: _Classes, copies: _Classes, sharded: BoolArray) -> FloatArray:
+    """Experts in the compute type, gathered or cast, shape (C, S)."""
     cast = workload.params_dtype != workload.compute_dtype
-    embedding = bytes_of(workload.params_dtype) * counts["embedding"] * ((copies["embedding"] > 1) & sharded)
-    experts = bytes_of(workload.compute_dtype) * counts["experts"] * (cast | ((copies["experts"] > 1) & sharded))
-    return embedding + experts
+    return bytes_of(workload.compute_dtype) * counts["experts"] * (cast | ((copies["experts"] > 1) & sharded))
 
 
 def _update(model: Model, table: Strategies, counts: _Classes, copies: _Classes, layers: StageLayers) -> FloatArray:
