@@ -8,6 +8,7 @@ from planner.cli import ask, parse
 from planner.cli.options import (
     CLUSTER_PANEL,
     MODEL_PANEL,
+    OUTPUT_PANEL,
     STRATEGY_PANEL,
     ClusterOptions,
     ModelOptions,
@@ -30,6 +31,8 @@ planner estimate --model qwen3-32b --cards 32 --tp 4 --pp 4 --recompute 10,8,4,0
 
 planner estimate --from out/plan.json --hardware 910b3
 
+planner estimate --from pretrain.yaml --measured "337 tokens/s/card"
+
 planner estimate --from pretrain.yaml --json
 
 Exit codes: 0 fits, 2 bad input, 3 predicted out of memory."""
@@ -44,12 +47,14 @@ def estimate(
     output: OutputOptions,
     cards: Annotated[str | None, own("--cards", CLUSTER_PANEL, "Cards (default: product of the degrees).", "N")] = None,
     source: Annotated[str | None, own("--from", MODEL_PANEL, "A plan.json or a MindFormers YAML.", "FILE")] = None,
+    measured: Annotated[str | None, own("--measured", OUTPUT_PANEL, "Is it normal?", "'337 tokens/s/card'")] = None,
     stage_layers: Annotated[
         str | None, own("--stage-layers", STRATEGY_PANEL, "Layers of each stage.", "9,10,9")
     ] = None,
 ) -> int:
     """Memory of each stage and time of one strategy, and whether it fits."""
     from planner import api
+    from planner.measured import compare, measured_step_s
     from planner.report.documents import estimate_document
     from planner.report.estimation import estimation_lines
 
@@ -63,10 +68,11 @@ def estimate(
         layers = None if stage_layers is None else parse.listed(stage_layers, "--stage-layers")
         strategy = api.complete(request, recompute=parse.recompute(pins.recompute), stage_layers=layers, **degrees)
     answer = api.judged(request, strategy)
+    found = None if measured is None else compare(measured_step_s(measured, request), request, answer)
     if output.json:
-        print_document(estimate_document(request, answer, unread))
+        print_document(estimate_document(request, answer, unread, found))
     else:
-        print_lines(estimation_lines(request, answer, unread))
+        print_lines(estimation_lines(request, answer, unread, found))
     return 0 if answer.fits else OUT_OF_MEMORY
 
 

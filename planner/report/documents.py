@@ -13,6 +13,7 @@ from planner.cluster.records import Calibration, Hardware
 from planner.cost.estimate import Estimate
 from planner.cost.strategies import Strategy
 from planner.emit.record import EmitResult
+from planner.measured import Measured
 from planner.model.load import Entry
 from planner.model.operators import active_parameter_count, parameter_count
 from planner.model.records import Model
@@ -64,9 +65,29 @@ def suggest_document(result: Result, rows: Sequence[Estimate], written: Sequence
     }
 
 
-def estimate_document(request: Request, answer: Estimate, unread: Sequence[str] = ()) -> dict[str, Any]:
+def estimate_document(
+    request: Request, answer: Estimate, unread: Sequence[str] = (), measured: Measured | None = None
+) -> dict[str, Any]:
     """Answer of `planner estimate`."""
-    return {**head("estimate"), **job(request), **estimate_fields(answer), "unread": list(unread)}
+    return {
+        **head("estimate"),
+        **job(request),
+        **estimate_fields(answer),
+        "measured": None if measured is None else measured_fields(measured),
+        "unread": list(unread),
+    }
+
+
+def measured_fields(measured: Measured) -> dict[str, Any]:
+    """The measurement, its place, and what could explain it."""
+    return {
+        "step_s": measured.step_s,
+        "mfu": measured.mfu,
+        "ratio": measured.ratio,
+        "verdict": measured.verdict,
+        "explanations": list(measured.explanations),
+        "kind": "measured",
+    }
 
 
 def cards_document(result: Result, fewest: Fewest, best: Estimate) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.cost.estimate import Estimate
+from planner.measured import Measured
 from planner.report.text import (
     MEMORY_WORDS,
     degrees,
@@ -32,7 +33,9 @@ _HIDDEN = {"tp_exposed_s": "tp_hidden_s", "cp_exposed_s": "cp_hidden_s", "ep_exp
            "dp_exposed_s": "dp_hidden_s"}  # fmt: skip
 
 
-def estimation_lines(request: Request, answer: Estimate, unread: Sequence[str] = ()) -> list[str]:
+def estimation_lines(
+    request: Request, answer: Estimate, unread: Sequence[str] = (), measured: Measured | None = None
+) -> list[str]:
     """All lines of the answer to `planner estimate`."""
     s = answer.strategy
     lines = [*job_lines(request)]
@@ -43,6 +46,8 @@ def estimation_lines(request: Request, answer: Estimate, unread: Sequence[str] =
     lines += ["", *verdict_lines(answer), "", *memory_lines(answer)]
     if answer.fits:
         lines += ["", *time_lines(request, answer)]
+    if measured is not None:
+        lines += ["", *measured_lines(answer, measured)]
     if unread:
         lines += ["", *wrapped(f"Not read: {', '.join(unread)}", _INDENT)]
     return lines
@@ -107,6 +112,25 @@ def time_lines(request: Request, answer: Estimate) -> list[str]:
             rows.append([word, number(seconds), percent(seconds / step), number(hidden) if hidden else ""])
     lines += table(("where", "s", "share", "hidden s"), rows, left=(0,))
     return [*lines, *figure_lines(request, answer)]
+
+
+def measured_lines(answer: Estimate, measured: Measured) -> list[str]:
+    """Where a measurement stands, and what could explain the difference."""
+    gap = 100 * (measured.ratio - 1)
+    place = {
+        "as predicted": "inside the 80 % interval: normal for this configuration",
+        "slower": "slower than the 80 % interval",
+        "faster": "faster than the 80 % interval",
+    }[measured.verdict]
+    lines = wrapped(
+        f"Measured: {number(measured.step_s)} s a step, MFU {percent(measured.mfu)}, {gap:+.0f} % against "
+        f"{number(answer.step_s or 0.0)} s predicted; {place}."
+    )
+    if measured.explanations:
+        lines += wrapped("One of these alone would explain it:")
+        for explanation in measured.explanations:
+            lines += wrapped(f"- {explanation}", "  ")
+    return lines
 
 
 def figure_lines(request: Request, answer: Estimate) -> list[str]:

@@ -43,6 +43,9 @@ DOCUMENTS = {
     "suggest": f"suggest {JOB} --top 3 --json",
     "suggest-moe": "suggest --model qwen3-30b-a3b --cards 32 --top 2 --json --tokens 1T --pp 1,2",
     "estimate": "estimate --params 70B --tp 8 --pp 4 --dp 2 --global-batch 128 --json",
+    "estimate-measured": (
+        "estimate --params 70B --tp 8 --pp 4 --dp 2 --global-batch 128 --measured '150 tokens/s/card' --json"
+    ),
     "estimate-moe": "estimate --model deepseek-v3 --tp 4 --pp 16 --dp 16 --ep 64 --json --max-memory 60GB",
     "cards": "cards --params 13B --json",
     "explain-memory": "explain --params 70B --cards 64 --tp 8 --pp 1 --recompute none --json",

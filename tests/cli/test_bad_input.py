@@ -108,6 +108,21 @@ CASES = [
     ("estimate --params 70B --tp 8 --pp 4 --dp 2 --recompute 1,2", 2, ["4 numbers for pp=4", "given 2"]),
     ("estimate --params 70B --tp 8 --pp 4 --dp 2 --recompute much", 2, ["--recompute 'much'", "selective"]),
     ("estimate --params 70B --tp 8 --pp 4 --dp 2 --stage-layers 20,20,20,19", 2, ["79", "80"]),
+    (
+        "estimate --params 8B --tp 1 --dp 8 --global-batch 64 --measured 337",
+        2,
+        ["measured '337' has an unknown unit", "tokens/s/card"],
+    ),
+    (
+        "estimate --params 8B --tp 1 --dp 8 --global-batch 64 --measured '0 s'",
+        2,
+        ["measured '0 s' is not a positive number"],
+    ),
+    (
+        "estimate --params 8B --tp 1 --dp 8 --global-batch 64 --measured '90000 tokens/s/card'",
+        2,
+        ["of the card's peak", "per card"],
+    ),
     ("estimate --from nowhere.yaml", 2, ["nowhere.yaml"]),
     ("estimate --from broken.yaml", 2, ["broken.yaml", "line 2", "not valid YAML"]),
     ("estimate --from cut.yaml", 2, ["cut.yaml"]),

@@ -20,11 +20,15 @@ COMMANDS = {
     "suggest-long": "suggest --model qwen3-8b --cards 16 --seq 128k --global-batch 64 --top 5",
     "estimate-70b": "estimate --params 70B --tp 8 --pp 4 --dp 2 --global-batch 128",
     "estimate-over": "estimate --params 70B --tp 8 --pp 2 --dp 1 --global-batch 64 --recompute none",
+    "estimate-measured": (
+        "estimate --params 70B --tp 4 --pp 8 --dp 1 --global-batch 256 --hardware 910b2 --measured '337 tokens/s/card'"
+    ),
     "estimate-deep": "estimate --model llama-3.1-405b --tp 8 --pp 32 --dp 2 --global-batch 512 --tokens 1T",
     "cards-70b": "cards --params 70B",
     "explain-memory": "explain --params 70B --cards 64 --tp 8 --pp 1 --recompute none",
     "explain-slower": "explain --params 70B --cards 64 --tp 8 --pp 8 --recompute full",
     "models-qwen3": "models qwen3",
+    "collective": "collective --op allreduce --size 512MB --ranks 64",
     "hardware": "hardware",
     "hardware-910b3": "hardware 910b3",
 }
