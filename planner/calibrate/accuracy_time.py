@@ -24,7 +24,7 @@ from planner.calibrate.fit import FloatArray, TimeCase, log_error, time_case
 from planner.calibrate.time_sets import EXCLUDED, FittedSet, family_of, fit_sets, generation_of, work_of
 from planner.calibrate.truth import SIMULATOR_ROWS, STEP_TIMES, TruthRow, kind_of, read_simulator_rows, read_step_times
 from planner.cluster.load import calibration, data_directory
-from planner.cost.compute import peak_flop_per_s
+from planner.cost.setting import peak_flop_per_s
 from planner.errors import CalibrationError
 from planner.model.operators import flop_per_token, parameter_count
 

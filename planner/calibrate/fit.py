@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from planner.calibrate.truth import TruthRow
 from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Calibration, Cluster, Constant, Hardware
-from planner.cost.compute import Execution
-from planner.cost.step import StepTime, default_execution, evaluate_constants
+from planner.cost.setting import Execution, default_execution
+from planner.cost.step import StepTime, evaluate_constants
 from planner.cost.strategies import Strategies
 from planner.errors import CalibrationError, PlannerError
 from planner.model.records import Model, Workload

@@ -1,7 +1,7 @@
 """Seconds of computation of one layer, one head, one micro-batch on one rank.
 
-All functions take arrays of shape (C,) (one entry a candidate) or numbers and return (C,) arrays; nothing here knows
-of stages or steps.  Constants are the calibrated ones explained in ``planner.cost.step``.
+Functions take a `Setting` and return (C,) arrays; nothing here knows of stages or steps.  Constants are the calibrated
+ones explained in ``planner.cost.step``.
 
 Sources: FLOP counts after Korthikanti et al. 2022 (arXiv 2205.05198), sections 4 and A; byte counts of element-wise
 work from the operators of a Llama layer (two RMS norms, rotary embedding, residual additions, gated activation).
@@ -9,21 +9,15 @@ work from the operators of a Llama layer (two RMS norms, rotary embedding, resid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from planner.cluster.records import Hardware
-from planner.cost.memory_rules import rules_for
-from planner.cost.strategies import FloatArray, Strategies
-from planner.errors import ProfileError
-from planner.model.operators import gemms
-from planner.model.records import DTYPE_BYTES, MOE, LayerKind, Model, Workload
-
-Number = float | FloatArray
-Constants = Mapping[str, Number]
+from planner.cost.setting import Number, Setting, Shares
+from planner.cost.strategies import FloatArray
+from planner.model.operators import Gemm, gemms
+from planner.model.records import DTYPE_BYTES, MOE, LayerKind, Workload
 
 #: Backward over forward, by kind of work: two matmuls for one; flash attention recomputes the scores; element-wise
 #: operators read the saved input and the incoming gradient.
@@ -44,93 +38,30 @@ SCORE_BYTES: Final = 13.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
-    """Switches of the run that are neither strategy nor model.
+class LayerWork:
+    """Computation of one layer and micro-batch on one rank, forward unless named otherwise, shape (C,).
 
     Attributes
     ----------
-    tp_overlap : bool
-        Tensor-parallel traffic is pipelined with matmuls (MindFormers ``fine_grain_interleave``, MindSpeed MC2,
-        asynchronous TP).
-    dp_overlap : bool
-        Gradient reduction runs beside the backward pass, parameter gathering beside the forward pass.
-    cp_overlap : bool
-        Ring context parallelism sends the next block while it computes the present one.
-    causal_skip : bool
-        Masked blocks are skipped.  A general mask (packed samples with reset positions) turns this off in ring
-        attention, not in Ulysses, where one kernel sees the whole sequence.
-    fused_loss : bool
-        The loss is one kernel over the logits.
-    balanced_experts : bool
-        Experts receive equal shares: forced balance, or a capacity factor of 1 that drops the rest.
-    node_dispatch : bool
-        A token crosses to a node once, whatever the number of its experts there (MindFormers
-        ``alltoall_deredundency``, DeepEP).
-    eager : bool
-        Operators are launched one by one by the host (PyTorch); False for compiled graphs (MindSpore graph mode).
-    selective : tuple of {"activation", "norm", "attention", "mlp", "projections", "alternate_matmuls"}
-        What a selectively recomputed layer repeats; empty: the activation function, or the attention core where scores
-        are materialised (Megatron's meaning).
+    matmul_s, attention_s, vector_s : ndarray
+        Weight matmuls, attention scores, element-wise work [s].
+    attention_backward_s : ndarray
+        Its backward is not twice its forward [s].
+    selective_s : ndarray
+        What selective recompute repeats of the layer [s].
+    kernels : float
+        Operators launched.
+    flop : ndarray
+        FLOP of matmuls and scores.
     """
 
-    tp_overlap: bool = False
-    dp_overlap: bool = True
-    cp_overlap: bool = True
-    causal_skip: bool = True
-    fused_loss: bool = False
-    balanced_experts: bool = False
-    node_dispatch: bool = False
-    eager: bool = False
-    selective: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """What falls on one rank, as (C,) float arrays.
-
-    ``tokens``: tokens of one micro-batch on one context-parallel rank (all of a TP group work on the same ones);
-    ``sp``: ranks that share the work outside TP regions; ``etp``: TP degree of one expert; ``ulysses``: ranks that
-    exchange heads; ``ring``: ranks that pass keys and values around.
-    """
-
-    tokens: FloatArray
-    tp: FloatArray
-    sp: FloatArray
-    cp: FloatArray
-    ep: FloatArray
-    etp: FloatArray
-    ulysses: FloatArray
-    ring: FloatArray
-
-
-def shares(workload: Workload, table: Strategies) -> Shares:
-    """Sizes of the work of one rank.  Whether tp also splits experts is the framework's habit (see `rules_for`)."""
-    tp, cp, ep = (column.astype(np.float64) for column in (table.tp, table.cp, table.ep))
-    return Shares(
-        tokens=table.micro_batch_size * float(workload.seq) / cp,
-        tp=tp,
-        sp=np.where(table.sequence_parallel, tp, 1.0),
-        cp=cp,
-        ep=ep,
-        etp=tp if rules_for(workload).expert_tensor_parallel else np.ones_like(tp),
-        ulysses=table.ulysses_degree.astype(np.float64),
-        ring=cp / table.ulysses_degree,
-    )
-
-
-def peak_flop_per_s(hardware: Hardware, dtype: str) -> float:
-    """Matmul peak a training run can count on [FLOP/s].
-
-    float16 and bfloat16 run at the same measured rate on 910B (315 and 314 TFLOP/s on a 910B2), though the fp16 data
-    sheet figure is 6 % higher; the lower of the two is the base of all efficiencies.
-    """
-    peaks = hardware.device.peak_flop_per_s
-    if dtype not in peaks:
-        legal = ", ".join(sorted(peaks))
-        raise ProfileError(f"{hardware.name} has no matmul peak for {dtype}; it has: {legal}. Pick one of these types.")
-    if dtype == "float32":
-        return float(peaks[dtype])
-    return float(min(peaks[name] for name in ("float16", "bfloat16") if name in peaks))
+    matmul_s: FloatArray
+    attention_s: FloatArray
+    attention_backward_s: FloatArray
+    vector_s: FloatArray
+    selective_s: FloatArray
+    kernels: float
+    flop: FloatArray
 
 
 def matmul_s(m: Number, k: Number, n: Number, rate_flop_per_s: Number, k0: Number, bytes_per_s: Number) -> FloatArray:
@@ -148,205 +79,172 @@ def matmul_s(m: Number, k: Number, n: Number, rate_flop_per_s: Number, k0: Numbe
     return np.maximum(work, traffic)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerWork:
-    """Computation of one layer and micro-batch on one rank, (C,) seconds each.
-
-    ``attention_backward_s`` and ``kernels`` stand apart because their backward is not twice their forward.
-    ``selective_s`` is what selective recompute repeats of the layer; ``hardware_matmul_flop`` and ``attention_flop``
-    are forward FLOP for the hardware-utilisation figure.
-    """
-
-    matmul_s: FloatArray
-    attention_s: FloatArray
-    attention_backward_s: FloatArray
-    vector_s: FloatArray
-    selective_s: FloatArray
-    kernels: float
-    flop: FloatArray
+def _matmul(setting: Setting, m: Number, k: Number, n: Number) -> FloatArray:
+    rate = setting.rate
+    return matmul_s(m, k, n, rate.matmul_flop_per_s, rate.k0, rate.hbm_bytes_per_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """Calibrated rates of one device: matmul, flash attention [FLOP/s], element-wise work [bytes/s]."""
-
-    matmul_flop_per_s: Number
-    attention_flop_per_s: Number
-    vector_bytes_per_s: Number
-    hbm_bytes_per_s: Number
-    k0: Number
-
-
-def rates(hardware: Hardware, workload: Workload, constants: Constants) -> Rates:
-    """Rates from the profile's peaks and the calibrated shares of them."""
-    peak = peak_flop_per_s(hardware, workload.compute_dtype)
-    memory = hardware.device.hbm_bytes_per_s
-    return Rates(
-        matmul_flop_per_s=peak * constants["matmul_efficiency"],
-        attention_flop_per_s=peak * constants["attention_efficiency"],
-        vector_bytes_per_s=memory * constants["vector_efficiency"],
-        hbm_bytes_per_s=memory * constants["hbm_efficiency"],
-        k0=constants["matmul_k0"],
-    )
-
-
-def layer_work(
-    model: Model, workload: Workload, kind: LayerKind, share: Shares, rate: Rates, constants: Constants, run: Execution
-) -> LayerWork:
+def layer_work(setting: Setting, kind: LayerKind) -> LayerWork:
     """Computation of one decoder layer of a kind."""
-    parts = {"projections": np.zeros_like(share.tokens), "mlp": np.zeros_like(share.tokens)}
-    flop = np.zeros_like(share.tokens)
-    operators = gemms(model, kind)
+    parts = {"projections": setting.zero, "mlp": setting.zero}
+    flop = setting.zero
+    operators = gemms(setting.model, kind)
     for gemm in operators:
-        time, work = _gemm(
-            model, gemm.name, gemm.k, gemm.n, gemm.shard, gemm.tokens_factor, share, rate, constants, run
-        )
-        part = "mlp" if gemm.shard.startswith("expert") or _is_mlp(gemm.name) else "projections"
-        parts[part] = parts[part] + time
-        flop = flop + work
-    core_s, core_backward_s, core_flop = attention_core(model, workload, share, rate, constants, run)
-    vector = vector_bytes(model, kind, share)
-    vector_total = sum(vector.values(), start=np.zeros_like(share.tokens))
-    scores = np.zeros_like(share.tokens) if workload.flash_attention else _score_bytes(model, workload, share)
-    repeats = {
-        "activation": vector["activation"] / rate.vector_bytes_per_s,
-        "norm": vector["norm"] / rate.vector_bytes_per_s,
-        "attention": core_s + scores / rate.vector_bytes_per_s,
-        **parts,
-        "alternate_matmuls": 0.5 * (parts["projections"] + parts["mlp"]),
-    }
-    chosen = run.selective or (("activation",) if workload.flash_attention else ("attention",))
+        part = "mlp" if gemm.name.startswith(("mlp", "router", "expert", "shared")) else "projections"
+        parts[part] = parts[part] + gemm_s(setting, gemm)
+        flop = flop + setting.share.tokens * gemm.flop_per_token / _ranks(setting.share, gemm)
+    core_s, core_backward_s, core_flop = attention_core(setting)
+    vector = {name: size / setting.rate.vector_bytes_per_s for name, size in vector_bytes(setting, kind).items()}
     return LayerWork(
         matmul_s=parts["projections"] + parts["mlp"],
         attention_s=core_s,
         attention_backward_s=core_backward_s,
-        vector_s=(vector_total + scores) / rate.vector_bytes_per_s,
-        selective_s=sum((repeats[name] for name in chosen), start=np.zeros_like(share.tokens)),
+        vector_s=sum(vector.values(), start=setting.zero),
+        selective_s=_selective_s(setting, parts, vector, core_s),
         kernels=LAYER_KERNELS + KERNELS_PER_GEMM * len(operators) + (ROUTING_KERNELS if kind == MOE else 0),
         flop=flop + core_flop,
     )
 
 
-def _is_mlp(name: str) -> bool:
-    return name.startswith(("mlp", "router", "expert", "shared"))
-
-
-def _gemm(
-    model: Model, name: str, k: int, n: int, shard: str, factor: float, share: Shares, rate: Rates,
-    constants: Constants, run: Execution,
-) -> tuple[FloatArray, FloatArray]:  # fmt: skip
-    """Forward time [s] and FLOP of one matmul of a layer on one rank."""
-    flop = 2.0 * share.tokens * factor * k * n
-    if shard.startswith("expert"):
-        return expert_matmul_s(model, k, n, factor, share, rate, constants, run), flop / share.tp
-    if shard == "replicated":
-        rows = share.tokens * factor / share.sp
-        return matmul_s(rows, k, n, rate.matmul_flop_per_s, rate.k0, rate.hbm_bytes_per_s), flop / share.sp
-    width = n / share.tp if shard == "column" else np.full_like(share.tp, n)
-    depth = k / share.tp if shard == "row" else np.full_like(share.tp, k)
-    rows = share.tokens * factor
-    return matmul_s(rows, depth, width, rate.matmul_flop_per_s, rate.k0, rate.hbm_bytes_per_s), flop / share.tp
-
-
-def expert_matmul_s(
-    model: Model, k: int, n: int, factor: float, share: Shares, rate: Rates, constants: Constants, run: Execution
+def _selective_s(
+    setting: Setting, parts: dict[str, FloatArray], vector: dict[str, FloatArray], core_s: FloatArray
 ) -> FloatArray:
+    """What selective recompute repeats: the operators the run lists, or the framework's usual ones [s]."""
+    repeats = {
+        "activation": vector["activation"],
+        "norm": vector["norm"],
+        "attention": core_s + vector["scores"],
+        **parts,
+        "alternate_matmuls": 0.5 * (parts["projections"] + parts["mlp"]),
+    }
+    usual = ("activation",) if setting.workload.flash_attention else ("attention",)
+    return sum((repeats[name] for name in setting.run.selective or usual), start=setting.zero)
+
+
+def _ranks(share: Shares, gemm: Gemm) -> FloatArray:
+    """Ranks that share the FLOP of a matmul."""
+    return share.sp if gemm.shard == "replicated" else share.tp
+
+
+def gemm_s(setting: Setting, gemm: Gemm) -> FloatArray:
+    """Forward time of one matmul of a layer on one rank [s]."""
+    share = setting.share
+    if gemm.shard.startswith("expert"):
+        return expert_matmul_s(setting, gemm)
+    rows = share.tokens * gemm.tokens_factor
+    if gemm.shard == "replicated":
+        return _matmul(setting, rows / share.sp, gemm.k, gemm.n)
+    width = gemm.n / share.tp if gemm.shard == "column" else np.full_like(share.tp, gemm.n)
+    depth = gemm.k / share.tp if gemm.shard == "row" else np.full_like(share.tp, gemm.k)
+    return _matmul(setting, rows, depth, width)
+
+
+def expert_matmul_s(setting: Setting, gemm: Gemm) -> FloatArray:
     """Grouped matmul over the experts of one rank [s].
 
-    Each rank works on ``tokens x topk / tp`` rows-by-full-width equivalents.  The rate is the dense one times
+    The experts of a rank see ``tokens x topk x ep x etp / (tp x experts)`` rows each.  The rate is the dense one times
     ``expert_efficiency / (1 + expert_width0 / narrow side)``; unequal routing stretches it by ``expert_imbalance``.
     """
-    experts, width = (float(model.moe.experts), float(model.moe.expert_ffn)) if model.moe is not None else (1.0, 1.0)
-    local = experts / share.ep
-    rows = share.tokens * factor * share.ep * share.etp / (share.tp * experts)
-    narrow = np.minimum(float(model.hidden), width / share.etp)
+    share, rate, constants, moe = setting.share, setting.rate, setting.constants, setting.model.moe
+    assert moe is not None
+    local = moe.experts / share.ep
+    rows = share.tokens * gemm.tokens_factor * share.ep * share.etp / (share.tp * moe.experts)
+    narrow = np.minimum(float(setting.model.hidden), moe.expert_ffn / share.etp)
     slow = (1.0 + constants["expert_width0"] / narrow) / constants["expert_efficiency"]
-    stretch = 1.0 if run.balanced_experts else constants["expert_imbalance"]
-    work = 2.0 * rows * local * k * n / share.etp * slow * stretch / rate.matmul_flop_per_s
-    traffic = 2.0 * local * (k * n / share.etp + rows * (k + n)) / rate.hbm_bytes_per_s
+    stretch = 1.0 if setting.run.balanced_experts else constants["expert_imbalance"]
+    weight = gemm.k * gemm.n / share.etp
+    work = 2.0 * rows * local * weight * slow * stretch / rate.matmul_flop_per_s
+    traffic = 2.0 * local * (weight + rows * (gemm.k + gemm.n)) / rate.hbm_bytes_per_s
     return np.asarray(np.maximum(work, traffic))
 
 
-def attention_core(
-    model: Model, workload: Workload, share: Shares, rate: Rates, constants: Constants, run: Execution
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def attention_core(setting: Setting) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Scores and weighted values of one layer: forward [s], backward [s], forward FLOP.
 
     Flash attention does ``2 tokens x seen x heads (d + dv) / tp`` FLOP with seen = seq / 2 under a causal mask; a ring
-    without block skipping sees the whole sequence and pays ``ring_slowdown`` for its smaller blocks.  Unfused attention
-    computes all scores at the matmul rate; its traffic is in the vector work.
+    without block skipping sees the whole sequence and pays ``ring_slowdown`` for its smaller blocks.  Narrow heads do
+    less matmul work for each score, whose softmax takes as long as ``attention_head0`` columns.
     """
-    heads = model.attention.heads / share.tp
-    width = heads * (model.attention.head_dim + model.attention.v_head_dim)
+    model, share, constants = setting.model, setting.share, setting.constants
+    if not setting.workload.flash_attention:
+        return _unfused_attention(setting)
+    widths = model.attention.head_dim + model.attention.v_head_dim
     in_ring = share.ring > 1
-    if not workload.flash_attention:
-        rows = share.tokens * heads
-        k0, d = rate.k0, float(model.attention.head_dim)
-        seen = np.full_like(share.tokens, workload.seq)
-        flop = 2.0 * share.tokens * seen * width
-        shape = (1.0 + k0 / d) * (1.0 + k0 / seen) * (1.0 + k0 / np.minimum(rows, seen))
-        time = flop * shape / rate.matmul_flop_per_s
-        return time, MATMUL_BACKWARD * time, flop
-    skipped = np.where(in_ring & (not run.causal_skip), 1.0, 0.5)
-    flop = 2.0 * share.tokens * workload.seq * skipped * width
-    narrow = 0.5 * (model.attention.head_dim + model.attention.v_head_dim)
+    skipped = np.where(in_ring & (not setting.run.causal_skip), 1.0, 0.5)
+    flop = 2.0 * share.tokens * setting.workload.seq * skipped * (model.attention.heads / share.tp * widths)
     head0 = constants["attention_head0"]
-    slow = np.where(in_ring, constants["ring_slowdown"], 1.0) * (1.0 + head0 / narrow) / (1.0 + head0 / USUAL_HEAD)
-    time = flop * slow / rate.attention_flop_per_s
+    narrow = (1.0 + head0 / (0.5 * widths)) / (1.0 + head0 / USUAL_HEAD)
+    time = flop * np.where(in_ring, constants["ring_slowdown"], 1.0) * narrow / setting.rate.attention_flop_per_s
     return time, FLASH_BACKWARD * time, flop
 
 
-def _score_bytes(model: Model, workload: Workload, share: Shares) -> FloatArray:
-    return SCORE_BYTES * share.tokens * workload.seq * model.attention.heads / share.tp
+def _unfused_attention(setting: Setting) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """All scores as batched matmuls at the matmul rate; their traffic is in the element-wise work."""
+    attention, share, k0 = setting.model.attention, setting.share, setting.rate.k0
+    heads = attention.heads / share.tp
+    seen = np.full_like(share.tokens, setting.workload.seq)
+    flop = 2.0 * share.tokens * seen * (heads * (attention.head_dim + attention.v_head_dim))
+    rows = np.minimum(share.tokens * heads, seen)
+    shape = (1.0 + k0 / attention.head_dim) * (1.0 + k0 / seen) * (1.0 + k0 / rows)
+    time = flop * shape / setting.rate.matmul_flop_per_s
+    return time, MATMUL_BACKWARD * time, flop
 
 
-def vector_bytes(model: Model, kind: LayerKind, share: Shares) -> dict[str, FloatArray]:
+def vector_bytes(setting: Setting, kind: LayerKind) -> dict[str, FloatArray]:
     """Bytes moved by the element-wise operators of one layer, forward, by group.
 
     Per token: norms, residuals and casts 28 h, rotary embedding and head transposes 8 (heads + kv heads) d / tp, the
-    activation function 6 ffn / tp (gated: two inputs, one output) or 4; routing copies each token topk times, twice.
+    activation function 6 ffn / tp (gated: two inputs, one output) or 4; routing copies each token topk times, twice;
+    materialised scores `SCORE_BYTES` each.
     """
-    attention = model.attention
-    norm = share.tokens * (14.0 * model.norms_per_layer * model.hidden) / share.sp
-    rotary = share.tokens * 8.0 * (attention.heads + attention.kv_heads) * attention.head_dim / share.tp
+    model, share, attention = setting.model, setting.share, setting.model.attention
     per_width = 6.0 if model.gated_mlp else 4.0
-    if kind != MOE or model.moe is None:
-        activation = share.tokens * per_width * model.ffn / share.tp
-        routing = np.zeros_like(share.tokens)
-    else:
-        moe = model.moe
-        activation = share.tokens * per_width * (moe.topk * moe.expert_ffn + moe.shared_ffn) / share.tp
-        routing = share.tokens * (8.0 * moe.topk * model.hidden + 16.0 * moe.experts) / share.tp
-    return {"norm": norm, "rotary": rotary, "activation": activation, "routing": routing}
+    ffn, routing = float(model.ffn), 0.0
+    if kind == MOE and model.moe is not None:
+        ffn = float(model.moe.topk * model.moe.expert_ffn + model.moe.shared_ffn)
+        routing = 8.0 * model.moe.topk * model.hidden + 16.0 * model.moe.experts
+    scores = 0.0 if setting.workload.flash_attention else SCORE_BYTES * setting.workload.seq * attention.heads
+    rotary = 8.0 * (attention.heads + attention.kv_heads) * attention.head_dim
+    return {
+        "norm": share.tokens * (14.0 * model.norms_per_layer * model.hidden) / share.sp,
+        "rotary": share.tokens * rotary / share.tp,
+        "activation": share.tokens * (per_width * ffn) / share.tp,
+        "routing": share.tokens * routing / share.tp,
+        "scores": share.tokens * scores / share.tp,
+    }
 
 
-def head_work(
-    model: Model, share: Shares, rate: Rates, constants: Constants, run: Execution
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Output projection and loss of one micro-batch: forward [s], backward [s], forward FLOP.
+def head_work(setting: Setting) -> tuple[FloatArray, FloatArray]:
+    """Output projection and loss of one micro-batch: forward and backward [s].
 
     Logits are tokens x vocabulary / tp; ``loss_bytes`` are moved per logit over forward and backward together
     (``fused_loss_bytes`` with a fused kernel), a third of them forward.
     """
+    model, share = setting.model, setting.share
     width = model.vocab / share.tp
-    matmul = matmul_s(share.tokens, model.hidden, width, rate.matmul_flop_per_s, rate.k0, rate.hbm_bytes_per_s)
-    per_logit = constants["fused_loss_bytes"] if run.fused_loss else constants["loss_bytes"]
-    loss = share.tokens * width * per_logit / rate.vector_bytes_per_s
-    flop = 2.0 * share.tokens * model.hidden * width
-    return matmul + loss / 3.0, MATMUL_BACKWARD * matmul + loss * 2.0 / 3.0, flop
+    matmul = _matmul(setting, share.tokens, model.hidden, width)
+    per_logit = setting.constants["fused_loss_bytes" if setting.run.fused_loss else "loss_bytes"]
+    loss = share.tokens * width * per_logit / setting.rate.vector_bytes_per_s
+    return matmul + loss / 3.0, MATMUL_BACKWARD * matmul + loss * 2.0 / 3.0
 
 
-def mtp_projection_s(model: Model, share: Shares, rate: Rates) -> FloatArray:
+def mtp_projection_s(setting: Setting) -> FloatArray:
     """Projection 2h x h of one MTP module, forward [s]; column-parallel."""
-    width = model.hidden / share.tp
-    return matmul_s(share.tokens, 2 * model.hidden, width, rate.matmul_flop_per_s, rate.k0, rate.hbm_bytes_per_s)
+    hidden = setting.model.hidden
+    return _matmul(setting, setting.share.tokens, 2 * hidden, hidden / setting.share.tp)
 
 
-def host_gap_s(kernels: float, device_s: FloatArray, constants: Constants, run: Execution) -> FloatArray:
+def host_gap_s(setting: Setting, kernels: float, device_s: FloatArray) -> FloatArray:
     """Idle time of a device that waits for its host to launch operators one by one [s]; 0 for compiled graphs."""
-    if not run.eager:
+    if not setting.run.eager:
         return np.zeros_like(device_s)
-    return np.maximum(0.0, kernels * constants["host_launch_s"] - device_s)
+    return np.maximum(0.0, kernels * setting.constants["host_launch_s"] - device_s)
+
+
+def accumulate_s(setting: Setting, parameters: FloatArray) -> FloatArray:
+    """Adding a micro-batch's gradients to the accumulated ones: read and write, with more than one micro-batch [s]."""
+    moved = 2.0 * DTYPE_BYTES[setting.workload.grads_dtype] * parameters / setting.rate.hbm_bytes_per_s
+    return np.where(setting.table.micro_batches > 1, moved, 0.0)
 
 
 def optimizer_bytes(parameters: FloatArray, workload: Workload) -> FloatArray:

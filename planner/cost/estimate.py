@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from planner.cluster.records import Calibration, Cluster
-from planner.cost.compute import Execution, peak_flop_per_s
 from planner.cost.memory import Memory, memory
+from planner.cost.setting import Execution, peak_flop_per_s
 from planner.cost.step import COLUMNS, HIDDEN_COLUMNS, StepTime, step_time
 from planner.cost.strategies import BoolArray, FloatArray, Strategies, Strategy
 from planner.errors import SpecError

@@ -32,27 +32,20 @@ step_fixed_s             per step beside optimizer and gradient traffic [s]
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
 
 from planner.cluster.records import Calibration, Cluster
-from planner.cost import communication, compute
-from planner.cost.communication import Groups, Hidden
-from planner.cost.compute import Constants, Execution, LayerWork, Rates, Shares
-from planner.cost.memory_stages import StageLayers, head_CS, stage_layers
+from planner.cost.communication import Groups, Held, Traffic, dp_traffic, place_groups
+from planner.cost.compute import MATMUL_BACKWARD, VECTOR_BACKWARD, optimizer_bytes
+from planner.cost.memory_stages import head_CS
 from planner.cost.pipeline import Pipeline, at_stage, pipeline_time
+from planner.cost.setting import Constants, Execution, Setting, default_execution, setting
+from planner.cost.stages import Stages, held_parameters, stages
 from planner.cost.strategies import FloatArray, IntArray, Strategies, sum_stages
-from planner.model.operators import (
-    embedding_parameters,
-    final_norm_parameters,
-    head_parameters,
-    layer_parameters,
-    mtp_parameters,
-)
-from planner.model.records import DTYPE_BYTES, LayerKind, Model, Workload
+from planner.model.records import DTYPE_BYTES, Model, Workload
 
 #: Columns that add up to a step, in the order in which they are added.
 COLUMNS: Final = (
@@ -136,41 +129,6 @@ class StepTime:
         return StepTime(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """One layer of a kind: its work, and its communication forward and backward."""
-
-    work: LayerWork
-    traffic: communication.LayerTraffic
-    launch_forward_s: FloatArray
-    launch_backward_s: FloatArray
-    accumulate_s: FloatArray
-
-    @property
-    def forward_s(self) -> FloatArray:
-        """Forward of one layer with exposed communication [s]."""
-        work, wire = self.work, self.traffic
-        inner = work.matmul_s + work.attention_s + work.vector_s + self.launch_forward_s
-        return inner + wire.tp_forward.exposed_s + wire.cp_forward.exposed_s + wire.ep_forward.exposed_s
-
-    @property
-    def backward_s(self) -> FloatArray:
-        """Backward of one layer with exposed communication, without recompute [s]."""
-        work, wire = self.work, self.traffic
-        inner = compute.MATMUL_BACKWARD * work.matmul_s + work.attention_backward_s + self.launch_backward_s
-        inner = inner + compute.VECTOR_BACKWARD * work.vector_s + self.accumulate_s
-        return inner + wire.tp_backward.exposed_s + wire.cp_backward.exposed_s + wire.ep_backward.exposed_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Counts:
-    """Layers of one kind: in each stage, recomputed whole, recomputed selectively; shape (C, S) as floats."""
-
-    all: FloatArray
-    full: FloatArray
-    selective: FloatArray
-
-
 def step_time(
     model: Model,
     workload: Workload,
@@ -199,216 +157,91 @@ def step_time(
     return evaluate_constants(model, workload, cluster, constants, table, run or default_execution(workload))
 
 
-def default_execution(workload: Workload) -> Execution:
-    """Settings of a plain run of the workload's framework: PyTorch launches operators one by one."""
-    eager = workload.framework in {"mindspeed", "megatron", "mindformers-pynative"}
-    return Execution(eager=eager, fused_loss=workload.framework == "megatron")
-
-
 def evaluate_constants(
     model: Model, workload: Workload, cluster: Cluster, constants: Constants, table: Strategies, run: Execution
 ) -> StepTime:
     """`step_time` with bare constants, each a number or an array (C,): fitting varies them along the rows."""
-    share = compute.shares(workload, table)
-    rate = compute.rates(cluster.hardware, workload, constants)
-    groups = communication.place_groups(cluster, table, share)
-    layers = {
-        kind: _layer(model, workload, kind, share, rate, groups, cluster, constants, table, run) for kind in model.kinds
+    given = setting(model, workload, cluster, constants, table, run)
+    groups = place_groups(given)
+    staged = stages(given, groups)
+    pipeline = pipeline_time(table, staged.forward_CS, staged.backward_CS, staged.weight_gradient_CS)
+    held = held_parameters(given, staged.counts)
+    forward_s, backward_s = staged.forward_CS.max(axis=1), staged.backward_CS.max(axis=1)
+    reduced, gathered = dp_traffic(given, groups, held, forward_s, backward_s)
+    columns = {
+        **_pace_columns(given, staged, pipeline),
+        **_step_columns(given, pipeline, reduced + gathered),
+        "optimizer_s": optimizer_s(given, groups, held),
     }
-    staged = stage_layers(model, table)
-    counts = {kind: _counts(staged, kind, table) for kind in model.kinds}
-    tail = _tail(model, workload, share, rate, layers, constants, table, run)
-    transfer = communication.pp_transfer_s(model, workload, share, groups, cluster, constants, table)
-    passing = transfer * constants["pp_exposed"]
-    forward_CS, backward_CS, weights_CS = _stage_times(layers, counts, tail, passing, table)
-    pipeline = pipeline_time(table, forward_CS, backward_CS, weights_CS)
-    dp, optimizer_s = _update(
-        model, workload, share, groups, cluster, constants, counts, table, forward_CS, backward_CS, run
-    )
-    return _assemble(
-        layers, counts, tail, passing, pipeline, dp, optimizer_s, cluster, constants, table,
-        (forward_CS, backward_CS, weights_CS),
-    )  # fmt: skip
-
-
-def _layer(
-    model: Model, workload: Workload, kind: LayerKind, share: Shares, rate: Rates, groups: Groups, cluster: Cluster,
-    constants: Constants, table: Strategies, run: Execution,
-) -> _Layer:  # fmt: skip
-    work = compute.layer_work(model, workload, kind, share, rate, constants, run)
-    tp = communication.tp_traffic(model, kind, share, groups, cluster, constants, work.matmul_s, run)
-    cp = communication.cp_traffic(
-        model, share, groups, cluster, constants, work.attention_s, work.attention_backward_s, run
-    )
-    ep = communication.ep_traffic(model, kind, share, groups, cluster, constants, run)
-    launch = work.kernels * constants["launch_s"] + np.zeros_like(share.tokens)
-    device = work.matmul_s + work.attention_s + work.vector_s + launch
-    device_backward = 2.0 * (work.matmul_s + work.vector_s + launch) + work.attention_backward_s
-    local = layer_parameters(model, kind)
-    held = local.tp / share.tp + local.replicated + local.expert / (share.ep * share.etp)
-    return _Layer(
-        work=work,
-        traffic=communication.LayerTraffic(
-            tp_forward=tp[0], tp_backward=tp[1], cp_forward=cp[0], cp_backward=cp[1], ep_forward=ep[0],
-            ep_backward=ep[1],
-        ),
-        launch_forward_s=launch + compute.host_gap_s(work.kernels, device, constants, run),
-        launch_backward_s=2.0 * launch + compute.host_gap_s(2.0 * work.kernels, device_backward, constants, run),
-        accumulate_s=_accumulate_s(held, workload, rate, table),
-    )  # fmt: skip
-
-
-def _accumulate_s(parameters: FloatArray, workload: Workload, rate: Rates, table: Strategies) -> FloatArray:
-    """Adding a micro-batch's gradients to the accumulated ones: read and write, with more than one micro-batch [s]."""
-    moved = 2.0 * DTYPE_BYTES[workload.grads_dtype] * parameters / rate.hbm_bytes_per_s
-    return np.where(table.micro_batches > 1, moved, 0.0)
-
-
-def _counts(staged: StageLayers, kind: LayerKind, table: Strategies) -> _Counts:
-    full = staged.of_kind(kind, staged.places(table.recompute_full_CS))
-    some = staged.of_kind(kind, staged.places(table.recompute_full_CS + table.recompute_selective_CS))
-    return _Counts(
-        all=staged.count(kind).astype(np.float64),
-        full=full.astype(np.float64),
-        selective=(some - full).astype(np.float64),
+    return StepTime(
+        **columns,
+        stage_s_CS=staged.forward_CS + staged.backward_CS,
+        forward_CS=staged.forward_CS,
+        backward_CS=staged.backward_CS,
+        weight_gradient_CS=staged.weight_gradient_CS,
+        pace_stage=pipeline.stage,
+        recompute_flop=_recompute_flop(given, staged),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tail:
-    """What the stage with the head does after its layers: head, loss, MTP modules; (C,) seconds of one micro-batch."""
-
-    head_forward_s: FloatArray
-    head_backward_s: FloatArray
-    mtp_forward_s: FloatArray
-    mtp_backward_s: FloatArray
-
-
-def _tail(
-    model: Model, workload: Workload, share: Shares, rate: Rates, layers: Mapping[LayerKind, _Layer],
-    constants: Constants, table: Strategies, run: Execution,
-) -> _Tail:  # fmt: skip
-    forward, backward, _ = compute.head_work(model, share, rate, constants, run)
-    backward = backward + _accumulate_s(model.vocab * model.hidden / share.tp, workload, rate, table)
-    layer = layers[model.layer_kinds[-1]]
-    join = compute.mtp_projection_s(model, share, rate)
-    modules = float(model.mtp_layers)
-    return _Tail(
-        head_forward_s=forward,
-        head_backward_s=backward,
-        mtp_forward_s=modules * (layer.forward_s + join + forward),
-        mtp_backward_s=modules * (layer.backward_s + compute.MATMUL_BACKWARD * join + backward),
-    )
-
-
-def _stage_times(
-    layers: Mapping[LayerKind, _Layer], counts: Mapping[LayerKind, _Counts], tail: _Tail, passing: FloatArray,
-    table: Strategies,
-) -> tuple[FloatArray, FloatArray, FloatArray]:  # fmt: skip
-    """Forward, backward and delayable part of one micro-batch on each stage, shape (C, S)."""
-    stage = np.arange(table.stages)[None, :]
-    last = head_CS(table)
-    forward = np.where(last, (tail.head_forward_s + tail.mtp_forward_s)[:, None], 0.0)
-    backward = np.where(last, (tail.head_backward_s + tail.mtp_backward_s)[:, None], 0.0)
-    weights = np.zeros_like(forward)
-    for kind, layer in layers.items():
-        count = counts[kind]
-        once, back = layer.forward_s[:, None], layer.backward_s[:, None]
-        forward = forward + count.all * once
-        backward = backward + count.all * back + count.full * once
-        backward = backward + count.selective * layer.work.selective_s[:, None]
-        weights = weights + count.all * (layer.work.matmul_s + layer.accumulate_s)[:, None]
-    passing_CS = np.where(stage < table.pp[:, None], passing[:, None], 0.0)
-    return forward + passing_CS, backward + passing_CS, weights
-
-
-def _update(
-    model: Model, workload: Workload, share: Shares, groups: Groups, cluster: Cluster, constants: Constants,
-    counts: Mapping[LayerKind, _Counts], table: Strategies, forward_CS: FloatArray, backward_CS: FloatArray,
-    run: Execution,
-) -> tuple[Hidden, FloatArray]:  # fmt: skip
-    """Gradient traffic and optimizer update of the stage with most parameters."""
-    dense, expert = _held_parameters(model, share, counts, table)
-    backward, forward = backward_CS.max(axis=1), forward_CS.max(axis=1)
-    dp = communication.dp_traffic(workload, groups, cluster, constants, table, dense, expert, backward, forward, run)
-    sharded = np.where(table.zero_level > 0, groups.shard.size, 1)
-    expert_ranks = np.where(table.zero_level > 0, groups.expert_shard.size, 1)
-    owned = dense / sharded + expert / expert_ranks
-    device = cluster.hardware.device
-    moved = compute.optimizer_bytes(owned, workload)
+def optimizer_s(setting: Setting, groups: Groups, held: Held) -> FloatArray:
+    """Update of the parameters a rank owns, and their states' way to the host and back where they live there [s]."""
+    table, workload, device = setting.table, setting.workload, setting.cluster.hardware.device
+    sharded = table.zero_level > 0
+    owned = held.dense / np.where(sharded, groups.shard.size, 1)
+    owned = owned + held.expert / np.where(sharded, groups.expert_shard.size, 1)
     states = owned * float(workload.moments * DTYPE_BYTES[workload.states_dtype])
     swap = np.where(table.swap_optimizer, 2.0 * states / device.host_bytes_per_s, 0.0)
-    return dp.split, moved / (device.hbm_bytes_per_s * constants["hbm_efficiency"]) + swap
+    return optimizer_bytes(owned, workload) / setting.rate.hbm_bytes_per_s + swap
 
 
-def _held_parameters(
-    model: Model, share: Shares, counts: Mapping[LayerKind, _Counts], table: Strategies
-) -> tuple[FloatArray, FloatArray]:
-    """Dense and expert parameters of one rank on the stage that holds most of each, shape (C,)."""
-    dense = np.zeros(table.recompute_full_CS.shape)
-    expert = np.zeros_like(dense)
-    for kind, count in counts.items():
-        local = layer_parameters(model, kind)
-        dense = dense + count.all * (local.tp / share.tp + local.replicated)[:, None]
-        expert = expert + count.all * (local.expert / (share.ep * share.etp))[:, None]
-    stage = np.arange(table.stages)[None, :]
-    table_in, out = embedding_parameters(model), head_parameters(model) + final_norm_parameters(model)
-    mtp = mtp_parameters(model)
-    at_start = table_in.tp / share.tp + table_in.replicated
-    at_end = (out.tp + mtp.tp) / share.tp + out.replicated + mtp.replicated
-    dense = dense + np.where(stage == 0, at_start[:, None], 0.0)
-    last = head_CS(table)
-    dense = dense + np.where(last, at_end[:, None], 0.0)
-    expert = expert + np.where(last, (mtp.expert / (share.ep * share.etp))[:, None], 0.0)
-    return dense.max(axis=1), expert.max(axis=1)
+def _pace_columns(setting: Setting, staged: Stages, pipeline: Pipeline) -> dict[str, FloatArray]:
+    """What the stage that sets the pace does in all micro-batches."""
+    names = ("compute_s", "attention_s", "vector_s", "recompute_s", "launch_s")
+    columns = {name: setting.zero for name in names}
+    columns |= {f"{kind}_{part}_s": setting.zero for kind in ("tp", "cp", "ep") for part in ("exposed", "hidden")}
+    micro = setting.table.micro_batches.astype(np.float64)
+    for kind, layer in staged.layers.items():
+        count, work = staged.counts[kind], layer.work
+        number, full, some = (micro * at_stage(n, pipeline.stage) for n in (count.all, count.full, count.selective))
+        parts = {
+            "compute_s": number * (1.0 + MATMUL_BACKWARD) * work.matmul_s,
+            "attention_s": number * (work.attention_s + work.attention_backward_s),
+            "vector_s": number * ((1.0 + VECTOR_BACKWARD) * work.vector_s + layer.accumulate_s),
+            "recompute_s": full * layer.forward_s + some * work.selective_s,
+            "launch_s": number * (layer.launch_forward_s + layer.launch_backward_s),
+        }
+        for name, (forward, backward) in layer.traffic.items():
+            parts[f"{name}_exposed_s"] = number * (forward.exposed_s + backward.exposed_s)
+            parts[f"{name}_hidden_s"] = number * (forward.hidden_s + backward.hidden_s)
+        columns = {name: columns[name] + part for name, part in parts.items()}
+    with_head = micro * at_stage(head_CS(setting.table).astype(np.float64), pipeline.stage)
+    tail = staged.tail
+    return columns | {
+        "head_loss_s": with_head * (tail.head_forward_s + tail.head_backward_s),
+        "mtp_s": with_head * (tail.mtp_forward_s + tail.mtp_backward_s),
+        "pp_exposed_s": 2.0 * micro * staged.passing_s,
+    }
 
 
-def _assemble(
-    layers: Mapping[LayerKind, _Layer], counts: Mapping[LayerKind, _Counts], tail: _Tail, passing: FloatArray,
-    pipeline: Pipeline, dp: Hidden, optimizer_s: FloatArray, cluster: Cluster, constants: Constants, table: Strategies,
-    stages_CS: tuple[FloatArray, FloatArray, FloatArray],
-) -> StepTime:  # fmt: skip
-    """Columns of the stage that sets the pace.
+def _step_columns(setting: Setting, pipeline: Pipeline, dp: Traffic) -> dict[str, FloatArray]:
+    """What a step adds to the work of its pace-setting stage.
 
     The slowest of n equal nodes is ``sqrt(2 ln n)`` standard deviations behind their mean.
     """
-    forward_CS, backward_CS, weights_CS = stages_CS
-    behind = math.sqrt(2.0 * math.log(cluster.nodes)) * constants["straggler"]
-    micro = table.micro_batches.astype(np.float64)
-    zero = np.zeros_like(micro)
-    columns = {name: zero for name in (*COLUMNS, *HIDDEN_COLUMNS)}
-    flop = zero
-    for kind, layer in layers.items():
-        number = micro * at_stage(counts[kind].all, pipeline.stage)
-        full = micro * at_stage(counts[kind].full, pipeline.stage)
-        some = micro * at_stage(counts[kind].selective, pipeline.stage)
-        work, wire = layer.work, layer.traffic
-        columns["compute_s"] = columns["compute_s"] + number * (1.0 + compute.MATMUL_BACKWARD) * work.matmul_s
-        columns["attention_s"] = columns["attention_s"] + number * (work.attention_s + work.attention_backward_s)
-        element = (1.0 + compute.VECTOR_BACKWARD) * work.vector_s + layer.accumulate_s
-        columns["vector_s"] = columns["vector_s"] + number * element
-        columns["launch_s"] = columns["launch_s"] + number * (layer.launch_forward_s + layer.launch_backward_s)
-        columns["recompute_s"] = columns["recompute_s"] + full * layer.forward_s + some * work.selective_s
-        for name, ahead, back in (
-            ("tp", wire.tp_forward, wire.tp_backward),
-            ("cp", wire.cp_forward, wire.cp_backward),
-            ("ep", wire.ep_forward, wire.ep_backward),
-        ):
-            seen = number * (ahead.exposed_s + back.exposed_s)
-            columns[f"{name}_exposed_s"] = columns[f"{name}_exposed_s"] + seen
-            columns[f"{name}_hidden_s"] = columns[f"{name}_hidden_s"] + number * (ahead.hidden_s + back.hidden_s)
-        again = sum_stages(counts[kind].full) * work.flop
-        flop = flop + micro * again * table.dp * table.cp * table.tp
-    at_end = micro * at_stage(head_CS(table).astype(np.float64), pipeline.stage)
-    columns["head_loss_s"] = at_end * (tail.head_forward_s + tail.head_backward_s)
-    columns["mtp_s"] = at_end * (tail.mtp_forward_s + tail.mtp_backward_s)
-    columns["pp_exposed_s"] = 2.0 * micro * passing
-    columns["bubble_s"] = pipeline.bubble_s
-    columns["straggler_s"] = behind * (pipeline.busy_s + pipeline.bubble_s)
-    columns["dp_exposed_s"], columns["dp_hidden_s"] = dp.exposed_s, dp.hidden_s
-    columns["optimizer_s"] = optimizer_s
-    columns["fixed_s"] = zero + constants["step_fixed_s"]
-    return StepTime(
-        **columns, stage_s_CS=forward_CS + backward_CS, forward_CS=forward_CS, backward_CS=backward_CS,
-        weight_gradient_CS=weights_CS, pace_stage=pipeline.stage, recompute_flop=flop,
-    )  # fmt: skip
+    behind = math.sqrt(2.0 * math.log(setting.cluster.nodes)) * setting.constants["straggler"]
+    return {
+        "bubble_s": pipeline.bubble_s,
+        "straggler_s": behind * (pipeline.busy_s + pipeline.bubble_s),
+        "dp_exposed_s": dp.exposed_s,
+        "dp_hidden_s": dp.hidden_s,
+        "fixed_s": setting.zero + setting.constants["step_fixed_s"],
+    }
+
+
+def _recompute_flop(setting: Setting, staged: Stages) -> FloatArray:
+    """FLOP of recomputed layers in one step, all devices."""
+    table, again = setting.table, setting.zero
+    for kind, layer in staged.layers.items():
+        again = again + sum_stages(staged.counts[kind].full) * layer.work.flop
+    return again * (table.micro_batches * table.dp * table.cp * table.tp)

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cluster.load import hardware
+from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Cluster
 from planner.cost import communication
-from planner.cost.communication import split
-from planner.cost.compute import Execution, shares
+from planner.cost.communication import Held, Traffic, split
+from planner.cost.setting import Execution, setting
 from planner.cost.strategies import Strategies, Strategy
-from planner.model.records import Attention, Model, Moe, Workload
+from planner.model.records import Attention, LayerKind, Model, Moe, Workload
 
 MODEL = Model(
     name="7b", family="llama", hidden=4096, ffn=11008, vocab=32000, layer_kinds=("dense",) * 32,
@@ -42,6 +42,7 @@ CONSTANTS = LINKS | {
     "dp_window": 0.5, "expert_imbalance": 1.2,
 }  # fmt: skip
 LINK, PORT = 28e9, 25e9
+EVERYTHING = {key: c.value for key, c in calibration(hardware("910B2"), "mindformers").constants.items()}
 
 
 def strategy(**fields: object) -> Strategy:
@@ -56,31 +57,45 @@ def strategy(**fields: object) -> Strategy:
     return Strategy(**merged)  # type: ignore[arg-type]
 
 
-class Setting:
-    """One strategy on 910B2 nodes with what the functions need."""
+class Placed:
+    """One strategy on 910B2 nodes, with the setting and groups the functions need."""
 
-    def __init__(self, row: Strategy, workload: Workload = WORK) -> None:
-        self.table = Strategies.of([row])
-        self.cluster = Cluster(hardware=hardware("910B2"), devices=row.devices)
-        self.share = shares(workload, self.table)
-        self.groups = communication.place_groups(self.cluster, self.table, self.share)
+    def __init__(
+        self, row: Strategy, workload: Workload = WORK, model: Model = MODEL, run: Execution | None = None
+    ) -> None:
+        cluster = Cluster(hardware=hardware("910B2"), devices=row.devices)
+        base = setting(model, workload, cluster, EVERYTHING, Strategies.of([row]), run or Execution())
+        self.setting = replace(base, constants=CONSTANTS)
+        self.groups = communication.place_groups(self.setting)
 
-    def tp(
-        self, kind: str = "dense", model: Model = MODEL, matmul_s: float = 1.0, run: Execution | None = None
-    ) -> tuple[communication.Hidden, communication.Hidden]:
-        return communication.tp_traffic(
-            model,
-            kind,
-            self.share,
-            self.groups,
-            self.cluster,
-            CONSTANTS,
-            np.array([matmul_s]),
-            run or Execution(),  # type: ignore[arg-type]
-        )
+    def tp(self, kind: LayerKind = "dense", matmul_s: float = 1.0) -> tuple[Traffic, Traffic]:
+        return communication.tp_traffic(self.setting, self.groups, kind, np.array([matmul_s]))
+
+    def cp(self, attention_s: float = 1.0) -> tuple[Traffic, Traffic]:
+        forward, backward = np.array([attention_s]), np.array([2.5 * attention_s])
+        return communication.cp_traffic(self.setting, self.groups, forward, backward)
+
+    def ep(self, kind: LayerKind = "moe") -> Traffic:
+        return communication.ep_traffic(self.setting, self.groups, kind)
+
+    def pp(self) -> float:
+        return float(communication.pp_transfer_s(self.setting, self.groups)[0])
+
+    def held(self, parameters: float) -> Held:
+        return Held(dense=np.array([parameters]), expert=np.zeros(1))
+
+    def reduce_s(self, parameters: float = 1e9) -> float:
+        return float(communication.reduce_s(self.setting, self.groups, self.held(parameters))[0])
+
+    def gather_s(self, parameters: float = 1e9) -> float:
+        return float(communication.gather_s(self.setting, self.groups, self.held(parameters))[0])
+
+    def dp(self, backward_s: float = 0.0) -> tuple[Traffic, Traffic]:
+        backward, forward = np.array([backward_s]), np.array([backward_s / 2])
+        return communication.dp_traffic(self.setting, self.groups, self.held(1e9), forward, backward)
 
 
-def total(part: communication.Hidden) -> float:
+def total(part: Traffic) -> float:
     return float(part.exposed_s[0] + part.hidden_s[0])
 
 
@@ -91,165 +106,123 @@ def test_split_hides_no_more_than_there_is_computation() -> None:
 
 
 def test_sequence_parallel_layer_gathers_and_scatters_by_hand() -> None:
-    forward, backward = Setting(strategy(tp=8)).tp()
+    forward, backward = Placed(strategy(tp=8)).tp()
     one = 2 * 4096 * 4096 / 8 / LINK  # n/p over each of seven links
     assert total(forward) == pytest.approx(4 * one)
     assert total(backward) == pytest.approx(6 * one)
     assert float(forward.exposed_s[0]) == pytest.approx(0.75 * 4 * one)
-    overlapped = Setting(strategy(tp=8)).tp(run=Execution(tp_overlap=True))[0]
+    overlapped = Placed(strategy(tp=8), run=Execution(tp_overlap=True)).tp()[0]
     assert float(overlapped.exposed_s[0]) == pytest.approx(0.5 * 4 * one)
 
 
 def test_all_reduce_without_sequence_parallelism() -> None:
-    forward, backward = Setting(strategy(tp=8, sequence_parallel=False)).tp()
+    forward, backward = Placed(strategy(tp=8, sequence_parallel=False)).tp()
     one = 2 * 2 * 4096 * 4096 / 8 / LINK  # reduce-scatter and all-gather
     assert total(forward) == pytest.approx(2 * one)
     assert total(backward) == pytest.approx(2 * one)
 
 
 def test_traffic_beyond_the_matmuls_cannot_hide() -> None:
-    forward, _ = Setting(strategy(tp=8)).tp(matmul_s=0.0)
+    forward, _ = Placed(strategy(tp=8)).tp(matmul_s=0.0)
     assert float(forward.hidden_s[0]) == 0.0
 
 
 def test_experts_without_tensor_parallelism_leave_only_the_attention_block() -> None:
-    setting = Setting(strategy(tp=2, dp=4, ep=8))
-    dense, moe = total(setting.tp()[0]), total(setting.tp("moe", MOE)[0])
+    row = strategy(tp=2, dp=4, ep=8)
+    dense, moe = total(Placed(row).tp()[0]), total(Placed(row, model=MOE).tp("moe")[0])
     assert moe == pytest.approx(dense / 2)
-    shared = replace(MOE, moe=replace(MOE.moe, shared_ffn=1024))  # type: ignore[type-var]
-    assert total(setting.tp("moe", shared)[0]) == pytest.approx(dense)
+    shared = replace(MOE, moe=Moe(experts=16, topk=2, expert_ffn=1024, shared_ffn=1024))
+    assert total(Placed(row, model=shared).tp("moe")[0]) == pytest.approx(dense)
 
 
-@pytest.mark.parametrize("kind", ["tp", "cp", "ep", "pp", "dp"])
-def test_groups_of_one_cost_nothing(kind: str) -> None:
-    setting = Setting(strategy())
-    zero = np.zeros(1)
-    if kind == "tp":
-        parts = setting.tp()
-    elif kind == "cp":
-        parts = communication.cp_traffic(
-            MODEL, setting.share, setting.groups, setting.cluster, CONSTANTS, zero, zero, Execution()
-        )
-    elif kind == "ep":
-        parts = communication.ep_traffic(
-            MOE, "moe", setting.share, setting.groups, setting.cluster, CONSTANTS, Execution()
-        )
-    elif kind == "pp":
-        time = communication.pp_transfer_s(
-            MODEL, WORK, setting.share, setting.groups, setting.cluster, CONSTANTS, setting.table
-        )
-        assert time.tolist() == [0.0]
-        return
-    else:
-        parts = (gradients(setting, 1e9).split,)
-    assert [total(part) for part in parts] == [0.0] * len(parts)
+def test_groups_of_one_cost_nothing() -> None:
+    alone = Placed(strategy(), model=MOE)
+    parts = [*alone.tp(), *alone.cp(), alone.ep(), *alone.dp()]
+    assert [total(part) for part in parts] == [0.0] * 7
+    assert alone.pp() == 0.0
 
 
 def test_ring_hides_behind_attention_and_ulysses_does_not() -> None:
-    ring = Setting(strategy(cp=4))
-    attention = np.array([1.0])
-    forward, backward = communication.cp_traffic(
-        MODEL, ring.share, ring.groups, ring.cluster, CONSTANTS, attention, 2.5 * attention, Execution()
-    )
+    ring = strategy(cp=4)
+    forward, backward = Placed(ring).cp()
     hop = 2 * 1024 * 8 * 256 / LINK + 0.5e-6  # keys and values of 1024 tokens, 8 heads of 128 + 128, and the latency
     assert total(forward) == pytest.approx(3 * hop)
     assert total(backward) == pytest.approx(6 * hop)
     assert float(forward.exposed_s[0]) == 0.0
-    bare = communication.cp_traffic(
-        MODEL, ring.share, ring.groups, ring.cluster, CONSTANTS, attention, attention, Execution(cp_overlap=False)
-    )[0]
+    bare = Placed(ring, run=Execution(cp_overlap=False)).cp()[0]
     assert float(bare.exposed_s[0]) == pytest.approx(3 * hop)
-    ulysses = Setting(strategy(cp=4, cp_algorithm="ulysses", ulysses_degree=4))
-    switched = communication.cp_traffic(
-        MODEL, ulysses.share, ulysses.groups, ulysses.cluster, CONSTANTS, attention, attention, Execution()
-    )[0]
+    switched = Placed(strategy(cp=4, cp_algorithm="ulysses", ulysses_degree=4)).cp()[0]
     moved = 2 * 1024 * (32 + 8) * 256  # queries and output, keys and values
     assert float(switched.exposed_s[0]) == pytest.approx(moved / 4 / LINK)
 
 
+def test_a_long_ring_step_that_attention_cannot_cover_shows() -> None:
+    hop = 2 * 1024 * 8 * 256 / LINK + 0.5e-6
+    short = Placed(strategy(cp=4)).cp(attention_s=hop)[0]
+    # three of four blocks of attention run while something is on the wire
+    assert float(short.exposed_s[0]) == pytest.approx(3 * hop - 0.75 * hop)
+
+
 def test_expert_exchange_by_hand_inside_and_across_nodes() -> None:
-    inside = Setting(strategy(dp=8, ep=8))
-    one = communication.ep_traffic(MOE, "moe", inside.share, inside.groups, inside.cluster, CONSTANTS, Execution())
+    inside = Placed(strategy(dp=8, ep=8), model=MOE)
     sent = 2 * 4096 * 2 * 4096 * 1.2
-    assert total(one[0]) == total(one[1]) == pytest.approx(2 * sent / 8 / LINK)
-    across = Setting(strategy(dp=16, ep=16))
-    far = communication.ep_traffic(MOE, "moe", across.share, across.groups, across.cluster, CONSTANTS, Execution())
-    once = communication.ep_traffic(
-        MOE, "moe", across.share, across.groups, across.cluster, CONSTANTS, Execution(node_dispatch=True)
-    )
-    assert total(far[0]) > 2 * total(one[0])
+    assert total(inside.ep()) == pytest.approx(2 * sent / 8 / LINK)
+    balanced = Placed(strategy(dp=8, ep=8), model=MOE, run=Execution(balanced_experts=True))
+    assert total(balanced.ep()) == pytest.approx(total(inside.ep()) / 1.2)
+    far = Placed(strategy(dp=16, ep=16), model=MOE)
+    once = Placed(strategy(dp=16, ep=16), model=MOE, run=Execution(node_dispatch=True))
+    assert total(far.ep()) > 2 * total(inside.ep())
     # two experts on two nodes: one copy elsewhere on average, on 1 - 1/4 different nodes
-    assert total(once[0]) == pytest.approx(0.75 * total(far[0]))
-    dense = communication.ep_traffic(
-        MODEL, "dense", inside.share, inside.groups, inside.cluster, CONSTANTS, Execution()
-    )
-    assert total(dense[0]) == 0.0
+    assert total(once.ep()) == pytest.approx(0.75 * total(far.ep()))
+    assert total(inside.ep("dense")) == 0.0
 
 
 def test_stage_boundary_by_hand() -> None:
-    setting = Setting(strategy(dp=4, tp=2, pp=2))
     size = 2 * 4096 * 4096 / 2  # split over tp by sequence parallelism, to the next node
-    time = communication.pp_transfer_s(
-        MODEL, WORK, setting.share, setting.groups, setting.cluster, CONSTANTS, setting.table
-    )
-    assert float(time[0]) == pytest.approx(size / PORT + 1.5e-6)
-    plain = Setting(strategy(dp=4, tp=2, pp=2, sequence_parallel=False))
-    whole = communication.pp_transfer_s(MODEL, WORK, plain.share, plain.groups, plain.cluster, CONSTANTS, plain.table)
-    assert float(whole[0]) == pytest.approx(2 * size / PORT + 1.5e-6)
-    megatron = replace(WORK, framework="megatron")
-    halved = communication.pp_transfer_s(
-        MODEL, megatron, plain.share, plain.groups, plain.cluster, CONSTANTS, plain.table
-    )
-    assert float(halved[0]) == float(time[0])
-
-
-def gradients(
-    setting: Setting, parameters: float, backward_s: float = 0.0, run: Execution | None = None
-) -> communication.DataParallel:
-    one = np.ones(1)
-    return communication.dp_traffic(
-        WORK, setting.groups, setting.cluster, CONSTANTS, setting.table, one * parameters, np.zeros(1),
-        one * backward_s, one * backward_s / 2, run or Execution(),
-    )  # fmt: skip
+    split_over_tp = Placed(strategy(dp=4, tp=2, pp=2)).pp()
+    assert split_over_tp == pytest.approx(size / PORT + 1.5e-6)
+    whole = strategy(dp=4, tp=2, pp=2, sequence_parallel=False)
+    assert Placed(whole).pp() == pytest.approx(2 * size / PORT + 1.5e-6)
+    assert Placed(whole, replace(WORK, framework="megatron")).pp() == split_over_tp
 
 
 def test_gradients_and_parameters_by_hand() -> None:
-    setting = Setting(strategy(dp=8, optimizer_shard=8))
-    result = gradients(setting, 1e9)
-    assert float(result.reduce_s[0]) == pytest.approx(4e9 / 8 / LINK)  # float32 gradients
-    assert float(result.gather_s[0]) == pytest.approx(2e9 / 8 / LINK)  # 16-bit parameters
-    assert float(result.split.hidden_s[0]) == pytest.approx(0.0)
-    # half of a backward of 1 s: all but the last tenth of the reduction fits beside it
-    long = gradients(setting, 1e9, backward_s=1.0).split
-    assert float(long.exposed_s[0]) == pytest.approx(0.1 * (4e9 + 2e9) / 8 / LINK)
-    assert float(gradients(setting, 1e9, 1.0, Execution(dp_overlap=False)).split.hidden_s[0]) == 0.0
+    eight = Placed(strategy(dp=8, optimizer_shard=8))
+    assert eight.reduce_s() == pytest.approx(4e9 / 8 / LINK)  # float32 gradients
+    assert eight.gather_s() == pytest.approx(2e9 / 8 / LINK)  # 16-bit parameters
+    reduced, gathered = eight.dp()
+    assert float(reduced.hidden_s[0]) == float(gathered.hidden_s[0]) == 0.0  # nothing to hide behind
+    # half of a backward of 1 s: all but the last tenth of the traffic fits beside it
+    reduced, gathered = eight.dp(backward_s=1.0)
+    assert float(reduced.exposed_s[0]) == pytest.approx(0.1 * 4e9 / 8 / LINK)
+    assert float(gathered.exposed_s[0]) == pytest.approx(0.1 * 2e9 / 8 / LINK)
+    bare = Placed(strategy(dp=8, optimizer_shard=8), run=Execution(dp_overlap=False)).dp(backward_s=1.0)
+    assert float(bare[0].hidden_s[0]) == float(bare[1].hidden_s[0]) == 0.0
 
 
 def test_without_sharding_gradients_are_all_reduced() -> None:
-    result = gradients(Setting(strategy(dp=8, zero_level=0)), 1e9)
-    assert float(result.reduce_s[0]) == pytest.approx(2 * 4e9 / 8 / LINK)
-    assert float(result.gather_s[0]) == 0.0
+    plain = Placed(strategy(dp=8, zero_level=0))
+    assert plain.reduce_s() == pytest.approx(2 * 4e9 / 8 / LINK)
+    assert plain.gather_s() == 0.0
 
 
 def test_replicas_of_a_shard_reduce_only_their_part() -> None:
-    whole = gradients(Setting(strategy(dp=8, optimizer_shard=8)), 1e9)
-    parts = gradients(Setting(strategy(dp=8, optimizer_shard=4)), 1e9)
+    parts = Placed(strategy(dp=8, optimizer_shard=4))
     # scatter over 4 (three links), then the quarter between two replicas over one link
-    assert float(parts.reduce_s[0]) == pytest.approx(4e9 / 4 / LINK + 2 * 1e9 / 2 / LINK)
-    assert float(parts.gather_s[0]) == pytest.approx(2 * float(whole.gather_s[0]))
+    assert parts.reduce_s() == pytest.approx(4e9 / 4 / LINK + 2 * 1e9 / 2 / LINK)
+    assert parts.gather_s() == pytest.approx(2e9 / 4 / LINK)
 
 
 def test_sharding_levels_decide_what_travels_every_micro_batch() -> None:
-    once, gradient, every = (
-        gradients(Setting(strategy(dp=8, optimizer_shard=8, zero_level=level)), 1e9) for level in (1, 2, 3)
-    )
-    assert float(gradient.reduce_s[0]) == float(every.reduce_s[0]) == pytest.approx(8 * float(once.reduce_s[0]))
-    assert float(gradient.gather_s[0]) == float(once.gather_s[0])
-    assert float(every.gather_s[0]) == pytest.approx(16 * float(once.gather_s[0]))
+    once, gradient, every = (Placed(strategy(dp=8, optimizer_shard=8, zero_level=level)).dp() for level in (1, 2, 3))
+    assert total(gradient[0]) == total(every[0]) == pytest.approx(8 * total(once[0]))
+    assert total(gradient[1]) == total(once[1])
+    assert total(every[1]) == pytest.approx(16 * total(once[1]))
 
 
 def test_expert_groups_follow_the_expert_layout() -> None:
-    apart = Setting(strategy(tp=2, dp=8, ep=4))
-    assert (int(apart.groups.ep.size[0]), int(apart.groups.expert_shard.size[0])) == (4, 4)
-    split_too = Setting(strategy(tp=2, dp=8, ep=4), replace(WORK, framework="mindspeed"))
-    assert (int(split_too.groups.ep.size[0]), int(split_too.groups.expert_shard.size[0])) == (4, 2)
+    row = strategy(tp=2, dp=8, ep=4)
+    apart = Placed(row).groups
+    assert (int(apart.ep.size[0]), int(apart.expert_shard.size[0])) == (4, 4)
+    split_too = Placed(row, replace(WORK, framework="mindspeed")).groups
+    assert (int(split_too.ep.size[0]), int(split_too.expert_shard.size[0])) == (4, 2)

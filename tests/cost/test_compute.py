@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cluster.load import hardware
+from planner.cluster.records import Cluster
 from planner.cost import compute
-from planner.cost.compute import Execution, Rates, Shares
+from planner.cost.setting import Execution, Rates, Setting, Shares, peak_flop_per_s
+from planner.cost.strategies import Strategies, Strategy
 from planner.errors import ProfileError
 from planner.model.operators import layer_flop_per_token
 from planner.model.records import Attention, Model, Moe, Workload
@@ -36,20 +39,30 @@ NEUTRAL = {
 }  # fmt: skip
 
 
-def share(tokens: float = 4096.0, *, tp: float = 1, sp: float = 1, cp: float = 1, ulysses: float = 1, ep: float = 1,
-          etp: float = 1) -> Shares:  # fmt: skip
-    one = np.ones(1)
-    return Shares(
-        tokens=one * tokens, tp=one * tp, sp=one * sp, cp=one * cp, ep=one * ep, etp=one * etp,
-        ulysses=one * ulysses, ring=one * cp / ulysses,
+CLUSTER = Cluster(hardware=hardware("910B2"), devices=8)
+
+
+def given_setting(
+    model: Model = LLAMA_7B, workload: Workload = WORK, run: Execution | None = None, *,
+    constants: Mapping[str, float] = NEUTRAL, tokens: float = 4096.0, **sizes: float,
+) -> Setting:  # fmt: skip
+    """One candidate with hand-made sizes, round rates and neutral constants."""
+    row = Strategy(
+        dp=1, tp=1, pp=1, layers=((32,),), recompute_full=(0,), recompute_selective=(0,), micro_batches=1
+    )  # fmt: skip
+    all_sizes = {"tp": 1.0, "sp": 1.0, "cp": 1.0, "ep": 1.0, "etp": 1.0, "ulysses": 1.0} | sizes
+    ring = all_sizes["cp"] / all_sizes["ulysses"]
+    arrays = {name: np.array([value]) for name, value in {**all_sizes, "tokens": tokens, "ring": ring}.items()}
+    return Setting(
+        model=model, workload=workload, cluster=CLUSTER, constants=constants, table=Strategies.of([row]),
+        run=run or Execution(), share=Shares(**arrays), rate=RATE,
     )  # fmt: skip
 
 
 def work(
     model: Model = LLAMA_7B, workload: Workload = WORK, run: Execution | None = None, **sizes: float
 ) -> compute.LayerWork:
-    kind = model.layer_kinds[-1]
-    return compute.layer_work(model, workload, kind, share(**sizes), RATE, NEUTRAL, run or Execution())
+    return compute.layer_work(given_setting(model, workload, run, **sizes), model.layer_kinds[-1])
 
 
 def test_matmul_takes_the_longer_of_work_and_traffic() -> None:
@@ -100,9 +113,9 @@ def test_context_parallel_attention_by_hand() -> None:
 
 def test_narrow_heads_are_slower() -> None:
     slow = NEUTRAL | {"attention_head0": 64.0}
-    usual = compute.attention_core(LLAMA_7B, WORK, share(), RATE, slow, Execution())[0]
+    usual = compute.attention_core(given_setting(constants=slow))[0]
     narrow = replace(LLAMA_7B, attention=Attention(heads=64, kv_heads=64, head_dim=64, v_head_dim=64))
-    same_flop = compute.attention_core(narrow, WORK, share(), RATE, slow, Execution())[0]
+    same_flop = compute.attention_core(given_setting(narrow, constants=slow))[0]
     assert float(usual[0]) == pytest.approx(4 * 4096 * 2048 * 4096 / 50e12)
     assert float(same_flop[0] / usual[0]) == pytest.approx((1 + 64 / 64) / (1 + 64 / 128))
 
@@ -145,19 +158,20 @@ def test_expert_work_of_a_rank_does_not_depend_on_ep() -> None:
 
 
 def test_head_and_loss_by_hand() -> None:
-    forward, backward, flop = compute.head_work(LLAMA_7B, share(tp=2), RATE, NEUTRAL, Execution())
+    forward, backward = compute.head_work(given_setting(tp=2))
     matmul, loss = 2 * 4096 * 4096 * 16000 / 100e12, 4096 * 16000 * 30 / 0.5e12
     assert float(forward[0]) == pytest.approx(matmul + loss / 3)
     assert float(backward[0]) == pytest.approx(2 * matmul + loss * 2 / 3)
-    assert float(flop[0]) == 2 * 4096 * 4096 * 16000
-    fused = compute.head_work(LLAMA_7B, share(tp=2), RATE, NEUTRAL, Execution(fused_loss=True))[0]
+    fused = compute.head_work(given_setting(run=Execution(fused_loss=True), tp=2))[0]
     assert float(forward[0] - fused[0]) == pytest.approx(4096 * 16000 * 6 / 0.5e12)
 
 
 def test_host_is_a_floor_in_eager_mode_only() -> None:
     device = np.array([1e-4, 1e-3])
-    assert compute.host_gap_s(36, device, NEUTRAL, Execution(eager=True)).tolist() == pytest.approx([2.6e-4, 0.0])
-    assert compute.host_gap_s(36, device, NEUTRAL, Execution()).tolist() == [0.0, 0.0]
+    assert compute.host_gap_s(given_setting(run=Execution(eager=True)), 36, device).tolist() == pytest.approx(
+        [2.6e-4, 0.0]
+    )
+    assert compute.host_gap_s(given_setting(), 36, device).tolist() == [0.0, 0.0]
 
 
 def test_bytes_of_an_update() -> None:
@@ -170,7 +184,7 @@ def test_bytes_of_an_update() -> None:
 
 def test_half_precision_types_share_the_lower_peak() -> None:
     card = hardware("910B2")
-    assert compute.peak_flop_per_s(card, "float16") == compute.peak_flop_per_s(card, "bfloat16") == 353.8944e12
-    assert compute.peak_flop_per_s(hardware("910A"), "float16") == 256e12
+    assert peak_flop_per_s(card, "float16") == peak_flop_per_s(card, "bfloat16") == 353.8944e12
+    assert peak_flop_per_s(hardware("910A"), "float16") == 256e12
     with pytest.raises(ProfileError, match="910A has no matmul peak for bfloat16; it has: float16"):
-        compute.peak_flop_per_s(hardware("910A"), "bfloat16")
+        peak_flop_per_s(hardware("910A"), "bfloat16")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Cluster
-from planner.cost.compute import Execution
+from planner.cost.setting import Execution
 from planner.cost.step import COLUMNS, HIDDEN_COLUMNS, StepTime, step_time
 from planner.cost.strategies import SCHEDULES, Strategies, Strategy
 from planner.model.load import find
@@ -147,7 +147,8 @@ def test_interleaving_and_zero_bubble_shrink_the_bubble() -> None:
         layout(LLAMA_7B, pp=4, vpp=2, micro_batches=8, schedule="zero_bubble_v"),
     ]
     bubbles = [columns(time_of(row))["bubble_s"] for row in rows]
-    assert bubbles[0] >= bubbles[1] > 2.5 * bubbles[2]
+    assert bubbles[0] == pytest.approx(bubbles[1])  # the same stage is longest in both directions
+    assert bubbles[1] > 2.5 * bubbles[2]
     assert bubbles[1] > 3 * bubbles[3]
 
 
