@@ -10,6 +10,7 @@ from planner.emit.findings import Finding
 from planner.emit.lint_view import View, count, divisors
 from planner.errors import PlannerError
 
+_GROUPED_QUERY: Final = ("qwen3", "qwen3_moe", "telechat3")
 _SCHEDULERS: Final = ("1f1b", "gpipe", "seqpipe", "seqvpp", "seqsmartvpp", "zero_bubble_v")
 
 
@@ -149,6 +150,9 @@ def _context(v: View) -> Iterator[Finding]:
     if name == "hybrid_cp" and not v.legacy:
         why = "mcore of MindFormers 1.9.0 refuses the name hybrid_cp."
         yield v.finding(path, "context-parallel", why, "Write colossalai_cp and keep ulysses_degree_in_cp.")
+    if (degree > 1 or name != "colossalai_cp") and not v.legacy and v.model.get("model_type") in _GROUPED_QUERY:
+        why = "the head exchange of grouped-query mcore attention does not compile (1.9.0 and 2.0.0)."
+        yield v.finding(path, "ulysses-broken", why, "Use colossalai_cp with ulysses_degree_in_cp 1.")
     used = v.cp if v.legacy and name == "ulysses_cp" else degree
     heads = v.size("num_attention_heads", "num_heads")
     if heads and used > 1 and heads % (v.tp * used):

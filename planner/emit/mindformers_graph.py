@@ -68,6 +68,11 @@ def _check_strategy(plan: Plan, *, is_legacy: bool) -> None:
         raise EmitError("schedule interleaved needs vpp of at least 2; use schedule 1f1b with vpp 1.")
     if s.sequence_parallel and s.tp == 1:
         raise EmitError("sequence parallelism needs tp of at least 2; switch sequence_parallel off.")
+    if s.cp > 1 and s.cp_algorithm != "ring" and not is_legacy and plan.model.attention.kind == "gqa":
+        raise EmitError(
+            f"cp_algorithm {s.cp_algorithm} cannot be written for MindFormers: the head exchange of its grouped-query "
+            "mcore attention does not compile (1.9.0 and 2.0.0 reshape the wrong axes); use cp_algorithm ring."
+        )
     if workload.optimizer not in ("AdamW", "Muon"):
         raise EmitError(f"optimizer {workload.optimizer!r} cannot be written for MindFormers; legal: AdamW, Muon.")
     if workload.optimizer == "Muon" and is_legacy:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
+from planner.cost.strategies import Strategy
 from planner.emit import environment, families
 from planner.emit.environment import Variable
 from planner.emit.launch import HERE, MARK, PORT, checked_hosts
@@ -15,6 +17,7 @@ from planner.emit.sections import samples
 from planner.emit.shell import quoted, script
 from planner.emit.yamltext import comment
 from planner.errors import EmitError
+from planner.model.records import Model, Workload
 from planner.plan import Plan
 from planner.units import format_seconds
 
@@ -60,6 +63,27 @@ def render(plan: Plan, settings: Settings | None = None) -> File:
     return File(
         name=NAME, text=script(lines), executable=True, placeholders=_placeholders(plan, settings, hosts), notes=notes
     )
+
+
+def strategy_flags(strategy: Strategy, model: Model, workload: Workload) -> dict[str, str | int | float | None]:
+    """Flags that say how to split the work, for a script that exists already; None is the value of a switch.
+
+    Raises
+    ------
+    EmitError
+    """
+    batch = strategy.dp * strategy.micro_batch_size * strategy.micro_batches
+    plan = Plan(
+        model=model,
+        workload=replace(workload, global_batch=batch, optimizer="AdamW"),
+        hardware="",
+        devices=strategy.devices,
+        strategy=strategy,
+    )
+    _check(plan)
+    flags = {flag: value for flag, value, _ in (*_parallel(plan), *_recompute(plan, []))}
+    flags["--num-layers"] = padded_layers(strategy.layers)[0] if strategy.vpp > 1 else model.layers
+    return {flag: value for flag, value in flags.items() if not flag.startswith("--overlap-")}
 
 
 def _check(plan: Plan) -> None:

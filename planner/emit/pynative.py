@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from planner.cost.strategies import Strategy
 from planner.emit import families, layout, mcore
 from planner.emit.record import File, Placeholder, Settings
 from planner.emit.sections import DATA_PLACEHOLDER, memory_text, predicted, samples
@@ -210,17 +211,23 @@ def first_layers(counts: Sequence[int], layers: layout.Counts) -> list[int]:
     return numbers
 
 
+def recompute_values(s: Strategy) -> dict[str, str | list[str] | dict[str, list[str]]]:
+    """Section ``recompute``."""
+    if any(s.recompute_full):
+        return {"mode": "full", "full_recompute_layer": ranges(first_layers(s.recompute_full, s.layers))}
+    if any(s.recompute_selective):
+        layers = ranges(first_layers(s.recompute_selective, s.layers))
+        return {"mode": "select", "select_module": {SELECTED: layers}}
+    return {"mode": "None"}
+
+
 def _recompute(plan: Plan) -> Entry:
     s = plan.strategy
-    if any(s.recompute_full):
-        layers = ranges(first_layers(s.recompute_full, s.layers))
-        why = f"{sum(s.recompute_full)} of {plan.model.layers} layers are recomputed whole"
-        entries = [Entry("mode", "full"), Entry("full_recompute_layer", layers, why)]
-    elif any(s.recompute_selective):
-        layers = ranges(first_layers(s.recompute_selective, s.layers))
-        entries = [Entry("mode", "select"), Entry("select_module", [Entry(SELECTED, layers)])]
-    else:
-        entries = [Entry("mode", "None")]
+    why = f"{sum(s.recompute_full)} of {plan.model.layers} layers are recomputed whole" if any(s.recompute_full) else ""
+    entries = []
+    for key, value in recompute_values(s).items():
+        nested = [Entry(name, layers) for name, layers in value.items()] if isinstance(value, dict) else value
+        entries.append(Entry(key, nested, why if key == "full_recompute_layer" else ""))
     return Entry("recompute", entries, above="Recompute: the least that fits")
 
 

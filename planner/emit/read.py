@@ -37,6 +37,16 @@ def read(path: str | Path, devices: int | None = None) -> ReadResult:
     text = read_text(path)
     if path.suffix == ".json" or text.lstrip().startswith("{"):
         return _read_plan(path)
+    return read_text_as(path, text, devices)
+
+
+def read_text_as(path: Path, text: str, devices: int | None = None) -> ReadResult:
+    """Read `text` as if it were the file `path`.
+
+    Raises
+    ------
+    SpecError
+    """
     if path.suffix == ".sh" or text.startswith("#!"):
         return _read_script(path, text, devices)
     document = loads(text, source=str(path))

@@ -93,6 +93,11 @@ class Flags:
             raise SpecError(f"{self.where(name)} {number} must be at least {least}.")
         return number
 
+    def launched(self, *names: str) -> int | None:
+        """Number behind an option of torchrun, where the script says it."""
+        found = [self.values.get(name) for name in names]
+        return next((int(value) for value in found if value and value.isdigit() and int(value) > 0), None)
+
     def unread(self) -> list[str]:
         """Flags that were given and neither read nor harmless."""
         left = [n for n in self.values if n not in self.read and n not in _IGNORED and n not in _LAUNCHER]
@@ -259,7 +264,7 @@ def _strategy(flags: Flags, layers: tuple[tuple[int, ...], ...], devices: int | 
 
 def _data_parallel(flags: Flags, rest: int, devices: int | None) -> int:
     if devices is None:
-        counts = [_launched(flags, names) for names in (("--nproc_per_node", "--nproc-per-node"), ("--nnodes",))]
+        counts = [flags.launched("--nproc_per_node", "--nproc-per-node"), flags.launched("--nnodes")]
         if counts[0] is None:
             raise SpecError(f"{flags.source}: the number of devices is not in the script; give it with --cards.")
         devices = counts[0] * (counts[1] or 1)
@@ -268,14 +273,6 @@ def _data_parallel(flags: Flags, rest: int, devices: int | None) -> int:
             f"{flags.source}: {devices} devices do not divide by tp x pp x cp = {rest}; legal: multiples of {rest}."
         )
     return devices // rest
-
-
-def _launched(flags: Flags, names: tuple[str, ...]) -> int | None:
-    for name in names:
-        value = flags.values.get(name)
-        if value and value.isdigit() and int(value) > 0:
-            return int(value)
-    return None
 
 
 def _recompute(

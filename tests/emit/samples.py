@@ -142,8 +142,8 @@ def matrix() -> dict[str, Plan]:
         "llama-tied": plan(replace(llama, tied_embeddings=True), dp=4, tp=2),
         "qwen3-tied": plan(replace(qwen, tied_embeddings=True), dp=4, tp=2, zero_level=2),
         "qwen3-ring": plan(qwen, dp=2, tp=2, pp=2, cp=2, seq=8192),
-        "qwen3-ulysses": plan(qwen, tp=2, cp=4, pp=2, cp_algorithm="ulysses", ulysses_degree=4, seq=32768),
-        "qwen3-hybrid-cp": plan(qwen, tp=2, cp=4, pp=2, cp_algorithm="hybrid", ulysses_degree=2),
+        "latent-ulysses": plan(latent, tp=2, cp=4, pp=2, ep=2, cp_algorithm="ulysses", ulysses_degree=4, seq=32768),
+        "latent-hybrid-cp": plan(latent, tp=2, cp=4, pp=2, ep=2, cp_algorithm="hybrid", ulysses_degree=2),
         "qwen3-zbv": plan(
             qwen, dp=2, tp=2, pp=2, vpp=2, schedule="zero_bubble_v", layers=((3, 2), (1, 2)), full=(3, 1)
         ),

@@ -18,7 +18,8 @@ ZBV = plan(small("qwen3"), pp=2, vpp=2, schedule="zero_bubble_v", full=(3, 1))
 LLAMA = plan(small("llama"), dp=2, tp=2, pp=2)
 FLAT = plan(small("qwen3"), dp=2, tp=2)
 LATENT = plan(small("deepseek_v3"), dp=4, tp=2, pp=2, ep=4)
-CP = plan(small("qwen3"), dp=2, cp=2, tp=2, cp_algorithm="ulysses", ulysses_degree=2)
+RING = plan(small("qwen3"), dp=2, cp=2, tp=2)
+CP = plan(small("deepseek_v3"), dp=2, cp=2, tp=2, cp_algorithm="ulysses", ulysses_degree=2)
 
 #: Fault -> (plan, file, text as emitted, text as broken).
 BROKEN = {
@@ -96,6 +97,10 @@ BROKEN = {
         (CP, "pretrain.yaml", "use_flash_attention: True", "use_flash_attention: False"),
     ],
     "ulysses-degree": [(CP, "pretrain.yaml", "  ulysses_degree_in_cp: 2", "  ulysses_degree_in_cp: 1")],
+    "ulysses-broken": [
+        (RING, "pretrain.yaml", '"colossalai_cp"', '"ulysses_cp"'),
+        (RING, "pretrain.yaml", '"colossalai_cp"', '"colossalai_cp"\n  ulysses_degree_in_cp: 2'),
+    ],
     "ulysses-heads": [(CP, "pretrain.yaml", "num_attention_heads: 16", "num_attention_heads: 6")],
     "expert-parallel": [
         (LATENT, "pretrain.yaml", "expert_parallel: 4", "expert_parallel: 3"),

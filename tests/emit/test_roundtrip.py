@@ -46,13 +46,18 @@ def strategies(draw) -> Plan:
     pp = draw(st.sampled_from([1, 2, 3, 4]))
     vpp = draw(st.sampled_from([1, 2, 3])) if pp > 1 else 1
     layers = tuple(tuple(draw(st.integers(1, 5)) for _ in range(pp)) for _ in range(vpp))
-    model = small("qwen3", layer_kinds=("dense",) * sum(map(sum, layers)))
+    total_layers = sum(map(sum, layers))
     totals = [sum(chunk[stage] for chunk in layers) for stage in range(pp)]
     full = tuple(draw(st.integers(0, total)) for total in totals)
     selective = tuple(draw(st.integers(0, total - f)) for total, f in zip(totals, full, strict=True))
     cp = draw(st.sampled_from([1, 2, 4]))
     algorithms = {1: [("ring", 1)], 2: [("ring", 1), ("ulysses", 2)]}
     algorithm, degree = draw(st.sampled_from(algorithms.get(cp, [("ring", 1), ("ulysses", 4), ("hybrid", 2)])))
+    kinds = ("dense",) + ("moe",) * (total_layers - 1)
+    latent = total_layers > 1 and algorithm != "ring"  # grouped-query mcore attention takes the ring only
+    if not latent:
+        algorithm, degree = "ring", 1
+    model = small("deepseek_v3", layer_kinds=kinds) if latent else small("qwen3", layer_kinds=("dense",) * total_layers)
     dp = draw(st.sampled_from([1, 2, 6]))
     zero = draw(st.sampled_from([0, 1, 2, 3]))
     shard = draw(st.sampled_from([d for d in range(1, dp * cp + 1) if dp * cp % d == 0])) if zero else 1
