@@ -1,4 +1,4 @@
-"""The recorded DryRun grid as records: one point is one stage of one small network (``calibration/dryrun/grid.csv``)."""
+"""The recorded DryRun grid: one point is one stage of one small network (``calibration/dryrun/grid.csv``)."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def _model(row: Mapping[str, Any]) -> Model:
     moe = None
     if row["experts"]:
         moe = Moe(
-            experts=row["experts"], topk=row["topk"], expert_ffn=row["moe_ffn"], shared_ffn=row["shared"] * row["moe_ffn"],
-            router_bias=row["family"] == "deepseek3",
+            experts=row["experts"], topk=row["topk"], expert_ffn=row["moe_ffn"],
+            shared_ffn=row["shared"] * row["moe_ffn"], router_bias=row["family"] == "deepseek3",
         )  # fmt: skip
     dense = min(row["first_dense"], layers) if moe else layers
     kinds: tuple[LayerKind, ...] = (DENSE,) * dense + (MOE,) * (layers - dense)  # type: ignore[assignment]

@@ -6,8 +6,8 @@ Three formats, told apart by their columns:
 * memory cases (``observed_gib``): peaks, static bytes, fits and out-of-memory reports,
 * simulator rows (``measured_peak_alloc_gib``): step time and peak per pipeline end, with another simulator's figures.
 
-A row that leaves something out is completed only where memory or time does not hang on it; what was assumed is listed in
-``TruthRow.assumed``, and a row that cannot be completed has ``strategy`` (or ``model``) None and says why in ``missing``.
+A row that leaves something out is completed where a default is known; what was assumed is listed in
+``TruthRow.assumed``.  A row that cannot be completed has ``strategy`` (or ``model``) None and says why in ``missing``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MARKS: Final = {
     SIMULATOR_ROWS: {"case_id", "measured_peak_alloc_gib", "ce_fusion"},
 }
 
-#: Latent-attention sizes of families whose rows only say "MLA": q_lora, kv_lora, nope, rope, v (their config.json files).
+#: Latent-attention sizes of families whose rows leave them out: q_lora, kv_lora, nope, rope, v (their config.json).
 _LATENT: Final = {
     "deepseek": (1536, 512, 128, 64, 128),
     "pangu-ultra-moe": (1536, 512, 128, 64, 128),
@@ -56,8 +56,8 @@ _EXPERTS: Final = {"deepseek-v2": (1536, 3072, 1), "deepseekv2": (1536, 3072, 1)
 #: Shapes of rows that only name the model (config.json or the paper of that name).
 _NAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "glm-5.1": {
-        "hidden": "6144", "layers": "78", "heads": "64", "ffn": "12288", "vocab": "154880", "experts": "256", "topk": "8",
-        "moe_ffn": "2048", "shared_expert_ffn": "2048", "dense_layers": "3",
+        "hidden": "6144", "layers": "78", "heads": "64", "ffn": "12288", "vocab": "154880", "experts": "256",
+        "topk": "8", "moe_ffn": "2048", "shared_expert_ffn": "2048", "dense_layers": "3",
     },
     "gpt2-2.6b": {"hidden": "1920", "layers": "54", "heads": "20", "ffn": "7680", "vocab": "51200"},
     "gpt 40b": {"hidden": "8192", "layers": "48", "heads": "64", "ffn": "32768", "vocab": "51200"},
@@ -275,11 +275,12 @@ def _model(cell: dict[str, int], row: dict[str, str], missing: list[str]) -> Mod
     )
     vocab = cell.get("vocab", 32000)
     bias = gated == "0"
+    qkv_bias = bias or "qwen2" in name or "qwen1.5" in name
     return Model(
         name=row["model"], family=name.split("-")[0].split("_")[0], hidden=cell["hidden"], ffn=cell["ffn"], vocab=vocab,
-        attention=_attention(cell, name, qkv_bias=bias or "qwen2" in name or "qwen1.5" in name, qk_norm="qwen3" in name, bias=bias),
-        layer_kinds=kinds, moe=moe, gated_mlp=gated != "0", mlp_bias=bias, norm_bias=bias,
-        tied_embeddings=_tied(row, name), learned_positions=cell.get("seq", 0) if "gpt2" in name else 0, source=row["source"],
+        attention=_attention(cell, name, qkv_bias=qkv_bias, qk_norm="qwen3" in name, bias=bias),
+        layer_kinds=kinds, moe=moe, gated_mlp=gated != "0", mlp_bias=bias, norm_bias=bias, source=row["source"],
+        tied_embeddings=_tied(row, name), learned_positions=cell.get("seq", 0) if "gpt2" in name else 0,
     )  # fmt: skip
 
 
@@ -338,21 +339,28 @@ def _workload(
         params = _search(r"param_init (\w+)", notes) or ("float32" if row.get("optimizer", "") == "AdamW" else half)
     if "fp32 params" in row.get("precision", ""):
         params, master = "float32", False
+    grads = half if half == "float16" and "fp32" not in row.get("grad_dtype", "") else "float32"
     bf16_states = "bf16 states" in row.get("optimizer", "")
     return Workload(
         seq=seq, global_batch=max(1, cell.get("gbs", 0) or 1), params_dtype=params, compute_dtype=half,
         states_dtype="bfloat16" if bf16_states else "float32", master_weights=master and not bf16_states,
-        grads_dtype="bfloat16" if bf16_states else "float16" if half == "float16" else "float32", framework=framework,  # type: ignore[arg-type]
+        grads_dtype="bfloat16" if bf16_states else grads, framework=framework,  # type: ignore[arg-type]
         flash_attention=not _unfused(row),
     )  # fmt: skip
 
 
 def _unfused(row: dict[str, str]) -> bool:
-    return (
-        row.get("flash_attention") == "0"
-        or "unfused" in row.get("attn_kernel", "")
-        or "sdpa attention" in row.get("source", "")
-    )
+    """Whether attention materialises its scores.
+
+    Rows that say nothing: published GPT-2, GPT-NeoX, GPT-J and OPT code has no fused attention, nor have V100 cards,
+    nor did attention with sinks (GPT-OSS) have a fused kernel when its row was reported.
+    """
+    said = row.get("flash_attention")
+    if said in {"0", "1"} or "attn_kernel" in row:
+        return said == "0" or "unfused" in row.get("attn_kernel", "")
+    text = f"{row['model']} {row['hardware']} {row.get('framework', '')}"
+    old = re.search(r"GPT|V100|Galactica", text) is not None
+    return old or "sdpa attention" in row.get("source", "")
 
 
 def _strategy(
@@ -370,6 +378,8 @@ def _strategy(
     if not degrees["dp"] and known:
         degrees["dp"] = 1
         assumed.add("dp")
+    if devices and known * degrees["dp"] * degrees["ep"] == devices > known * degrees["dp"]:
+        degrees["dp"] *= degrees["ep"]  # a row that counts expert-parallel ranks beside dp
     absent = [name for name, value in degrees.items() if not value]
     if absent:
         missing.extend(absent)
@@ -399,9 +409,15 @@ def _strategy(
         cp_algorithm="ulysses" if ulysses == degrees["cp"] > 1 else "hybrid" if ulysses > 1 else "ring",
         sequence_parallel=sequence_parallel and degrees["tp"] > 1, zero_level=zero, optimizer_shard=shard,
         swap_optimizer="offload" in flags or "swap-optimizer" in flags,
-        schedule="zero_bubble_v" if "dualpipev" in notes.lower() + row["framework"].lower() and vpp == 2 else "interleaved" if vpp > 1 else "1f1b",
+        schedule=_schedule(notes + row["framework"], vpp),
         layers=layers, recompute_full=full, recompute_selective=selective,
     )  # fmt: skip
+
+
+def _schedule(text: str, vpp: int) -> str:
+    if vpp == 1:
+        return "1f1b"
+    return "zero_bubble_v" if vpp == 2 and "dualpipev" in text.lower() else "interleaved"
 
 
 def _is_ulysses(row: dict[str, str], notes: str) -> bool:
@@ -414,8 +430,8 @@ def _zero(text: str, degrees: Mapping[str, int], assumed: set[str]) -> tuple[int
     lower = text.lower()
     group = degrees["dp"] * degrees["cp"]
     if lower in {"", "unknown"}:
-        assumed.add("zero")
-        return 1, group
+        assumed.add("zero")  # off unless asked for, in every framework here
+        return 0, 1
     if "optimizer" in lower and "parallel" in lower:
         return 1, group
     match = re.search(r"([0-3])", lower)

@@ -31,6 +31,7 @@ _FLAGS: Final = {
     "packed": r"packed|_pack\b",
     "first-iteration-peak": r"iteration-1 peak",
     "fused-cross-entropy": r"cross-entropy fused",
+    "alibi": r"baichuan2?[_-]13b|bloom",
     "o2-gradient": r"o2-gradient",
     "o2-optimizer": r"o2-optimizer",
 }
@@ -145,42 +146,39 @@ def recompute_layers(
     """Layers of each stage that are recomputed whole, and selectively.
 
     ``full-block-n`` recomputes n layers of every chunk; ``uniform`` all layers; lists are counts per stage; "selective"
-    without a list covers the layers that are not recomputed whole.
+    without a list covers the layers that are not recomputed whole.  Unreadable text adds "recompute" to ``assumed``.
     """
-    none = (0,) * len(per_stage)
     lower = text.lower()
     lists = [[int(v) for v in found.split(",")] for found in re.findall(_LIST, lower)]
     lists = [values for values in lists if len(values) == len(per_stage)]
-    full, selective = none, none
-    if lower in {"", "unknown"} or "/" in lower.replace("silu/mul", "").replace("mul/act", "").replace(
-        "stage0 20 layers/stage1 8-0", ""
-    ):
+    full = _whole_layers(lower, lists, per_stage, vpp)
+    selective = (0,) * len(per_stage)
+    if full is None:
+        full = selective
         assumed.add("recompute")
-    elif lower == "default":
-        full = per_stage
-    elif "every 2nd layer" in lower:
-        full = tuple(n // 2 for n in per_stage)
-    elif "block" in lower:
-        each = int((re.search(r"block-(\d+)", lower) or [0, 1])[1])
-        full = tuple(min(n, each * vpp) for n in per_stage)
-    elif re.match(r"(partial|full)", lower):
-        full = tuple(lists[0]) if lists and "selective [" not in lower.split("full")[0] else per_stage
-        if "partial" in lower and not lists:
-            full = none
-            assumed.add("recompute")
-        if "selective" in lower:
-            selective = _rest(lists[1] if len(lists) > 1 else None, per_stage, full)
-    elif "select" in lower:
-        selective = _rest(lists[0] if lists else None, per_stage, full)
-        if "stage0 20" in lower:
-            selective = _rest([20, 4], per_stage, full)
-    elif "activation-function" in lower:
-        selective = per_stage
-    elif lower != "none":
-        assumed.add("recompute")
+    elif "stage0 20" in lower:
+        selective = _rest([20, 4], per_stage, full)
+    elif ("select" in lower and "every 2nd" not in lower) or lower.startswith("activation-function"):
+        after_full = lists[1:] if re.match(r"(partial|full)", lower) else lists
+        selective = _rest(after_full[0] if after_full else None, per_stage, full)
     if "recompute-activation-function" in flags and not any(selective):
-        selective = tuple(n - f for n, f in zip(per_stage, full, strict=True))
-    return _clip(full, per_stage), selective
+        selective = _rest(None, per_stage, full)
+    return full, selective
+
+
+def _whole_layers(lower: str, lists: list[list[int]], per_stage: tuple[int, ...], vpp: int) -> tuple[int, ...] | None:
+    """Layers recomputed whole; None when the text does not tell."""
+    block = re.search(r"block-(\d+)", lower)
+    if block:
+        return tuple(min(n, int(block[1]) * vpp) for n in per_stage)
+    if "every 2nd layer" in lower:
+        return tuple(n // 2 for n in per_stage)
+    if lower.startswith("full") or lower == "default":
+        return _clip(tuple(lists[0]), per_stage) if lists else per_stage
+    if lower.startswith("partial"):
+        return _clip(tuple(lists[0]), per_stage) if lists else None
+    known = lower == "none" or lower.startswith(("select", "activation-function"))
+    return (0,) * len(per_stage) if known else None
 
 
 def _rest(listed: list[int] | None, per_stage: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:

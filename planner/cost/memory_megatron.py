@@ -8,7 +8,7 @@ Checked against measured peaks of SimuMax's B200 runs, see ``docs/memory.md``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from planner.cost.memory_rules import MemoryRules, bytes_of
@@ -17,6 +17,17 @@ from planner.model.operators import gemms
 from planner.model.records import DENSE, LayerKind, Model, Workload
 
 _FLOAT = 4.0
+
+#: Saved by the usual operator-wise checkpoint of PyTorch trainers: block input, fused attention, every second product.
+_SAVED = {
+    "attention norm input",
+    "query",
+    "value",
+    "attention output",
+    "log-sum-exp",
+    "mlp norm output",
+    "mlp activation",
+}
 
 #: Routed-token buffers alive at once when backward leaves the experts: gradient of the combined output, of the
 #: exchanged tokens, of the sorted tokens and of the experts' input.
@@ -42,10 +53,17 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         Tensor("mlp norm output", hidden, "sequence", width),
         Tensor("norm statistics", 2.0, "sequence", _FLOAT),
     )
-    unfused = rules.name == "mindspeed"
+    if model.norm_bias:  # networks of GPT's kind train with dropout after attention and MLP, 8-bit masks
+        norms = (*norms, Tensor("dropout masks", 2.0 * hidden, "sequence", 1.0))
     backward = _backward(model, width, kind)
+    if not workload.flash_attention:
+        scores = Tensor("gradients of scores", 2.0 * model.attention.heads * workload.seq, "tensor", width)
+        backward = (*backward, scores)
+    kept = norms + _attention(model, workload) + _mlp(model, width, kind, rules)
+    if rules.name == "fsdp":
+        kept = tuple(replace(tensor, selective=tensor.name in _SAVED) for tensor in kept)
     return LayerTensors(
-        kept=norms + _attention(model, workload) + _mlp(model, width, kind, unfused),
+        kept=kept,
         full=(Tensor("layer input", hidden, "sequence", width),),
         backward=backward,
         rebuilt=(*backward, Tensor("layer input, kept already", -hidden, "sequence", width)),
@@ -77,9 +95,9 @@ def _attention(model: Model, workload: Workload) -> tuple[Tensor, ...]:
     return tuple(tensors)
 
 
-def _mlp(model: Model, width: float, kind: LayerKind, unfused: bool) -> tuple[Tensor, ...]:
+def _mlp(model: Model, width: float, kind: LayerKind, rules: MemoryRules) -> tuple[Tensor, ...]:
     if kind == DENSE:
-        return _columns(model, float(model.ffn), width, "mlp", unfused)
+        return _columns(model, float(model.ffn), width, "mlp", rules)
     assert model.moe is not None
     moe = model.moe
     up = 2.0 if model.gated_mlp else 1.0
@@ -89,18 +107,24 @@ def _mlp(model: Model, width: float, kind: LayerKind, unfused: bool) -> tuple[Te
         Tensor("expert up", up * moe.expert_ffn, "routed", width, dispatch=True),
         Tensor("expert product", float(moe.expert_ffn), "routed", width, selective=False, dispatch=True),
     )
-    return routed + (_columns(model, float(moe.shared_ffn), width, "shared expert", unfused) if moe.shared_ffn else ())
+    return routed + (_columns(model, float(moe.shared_ffn), width, "shared expert", rules) if moe.shared_ffn else ())
 
 
-def _columns(model: Model, ffn: float, width: float, name: str, unfused: bool) -> tuple[Tensor, ...]:
+def _columns(model: Model, ffn: float, width: float, name: str, rules: MemoryRules) -> tuple[Tensor, ...]:
+    """Input of the activation and of the second product; unfused also the activated half.
+
+    What selective recompute drops differs: Megatron recomputes attention alone, MindSpeed's recompute of activation
+    functions what they produced (arXiv 2205.05198; MindSpeed 2.x, ``recompute_activation_function``).
+    """
     up = 2.0 if model.gated_mlp else 1.0
+    dropped = rules.name != "megatron"
     tensors = (
         Tensor(f"{name} up", up * ffn, "tensor", width),
-        Tensor(f"{name} product", ffn, "tensor", width, selective=False),
+        Tensor(f"{name} product", ffn, "tensor", width, selective=not dropped),
     )
-    if unfused and model.gated_mlp:
-        return (*tensors, Tensor(f"{name} activation", ffn, "tensor", width, selective=False))
-    return tensors
+    if rules.fused_swiglu or not model.gated_mlp:
+        return tensors
+    return (*tensors, Tensor(f"{name} activation", ffn, "tensor", width, selective=False))
 
 
 def _backward(model: Model, width: float, kind: LayerKind) -> tuple[Tensor, ...]:
@@ -125,7 +149,7 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
         Tensor("final norm output", hidden, "sequence", width),
     )
     logits = Tensor("logits", vocab, "tensor", width)
-    floats = Tensor("logits in float32", vocab, "tensor", _FLOAT)
+    floats = Tensor("logits in float32 and their like", rules.loss_copies * vocab, "tensor", _FLOAT)
     gradients = (
         Tensor("gathered head input", hidden, "whole", width),
         Tensor("gradient of head input", hidden, "whole", width),

@@ -21,7 +21,7 @@ class MemoryRules:
 
     Attributes
     ----------
-    name : {"mindformers", "mindformers-legacy", "megatron", "mindspeed"}
+    name : {"mindformers", "mindformers-legacy", "megatron", "mindspeed", "fsdp"}
         Which kept tensors are listed, see ``planner.cost.activations``.
     sharded_weights : bool
         MindSpore's optimizer parallelism: ZeRO level 1 and above also splits the stored parameters, which are gathered
@@ -31,6 +31,8 @@ class MemoryRules:
         Experts are also split over tp.
     fused_cross_entropy : bool
         Loss and its gradient are computed in place of the logits.
+    loss_copies : float
+        float32 tensors of the logits' shape alive at an unfused loss.
     reuse_master : bool
         16-bit parameters share storage with their float32 copy, which then costs 2 bytes (MindSpeed).
     gradient_placeholders : bool
@@ -58,6 +60,7 @@ class MemoryRules:
     sharded_weights: bool = False
     expert_tensor_parallel: bool = False
     fused_cross_entropy: bool = False
+    loss_copies: float = 1.0
     reuse_master: bool = False
     gradient_placeholders: bool = False
     workspace_bytes: float = 0.0
@@ -76,6 +79,23 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "optimizer-comm-recompute": {"gathered_kept": False},  # parallel_optimizer_comm_recompute: True
         "no-comm-recompute": {"recompute_communication": False},  # mp_comm_recompute: False
         "fused-swiglu": {"fused_swiglu": True},  # bias_swiglu_fusion: True
+        # PyTorch with sharded parameters; logits, their float32 copy, log-softmax and gradient
+        "fsdp": {
+            "name": "fsdp",
+            "fused_swiglu": False,
+            "gradient_placeholders": False,
+            "fused_cross_entropy": False,
+            "loss_copies": 3.0,
+        },  # fmt: skip
+        # the same under DeepSpeed, with its reduction bucket (5e8 16-bit elements by default)
+        "deepspeed": {
+            "name": "fsdp",
+            "fused_swiglu": False,
+            "gradient_placeholders": False,
+            "fused_cross_entropy": False,
+            "loss_copies": 3.0,
+            "workspace_bytes": 1e9,
+        },  # fmt: skip
         "fused-cross-entropy": {"fused_cross_entropy": True},
         "unfused-cross-entropy": {"fused_cross_entropy": False},
         "reuse-fp32-param": {"reuse_master": True},
@@ -93,6 +113,7 @@ _RULES: Final = {
     "megatron": MemoryRules(
         name="megatron",
         fused_cross_entropy=True,
+        fused_swiglu=True,
         gradient_placeholders=True,
         workspace_bytes=2.0 * 32 * 2**20,  # cuBLAS and Transformer Engine, 32 MiB each on Hopper and later
     ),
