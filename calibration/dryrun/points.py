@@ -27,22 +27,19 @@ def ci_points() -> list[Point]:
         replace(QWEN3, **small),
         replace(QWEN3, **small, stage=1, recompute=True),
         replace(MOE, **small | experts),
-        replace(DEEPSEEK, **small | experts, stage=1),
+        replace(DEEPSEEK, **small | experts | {"seq": 2048}, stage=1),
     ]
 
 
 def all_points() -> list[Point]:
     """Every point once, in order of worth: the families take turns."""
-    small = {"layers": 2}
+    qwen3, moe, llama, deepseek = (replace(base, layers=2, first_dense=0) for base in (QWEN3, MOE, LLAMA, DEEPSEEK))
     lists = [
-        [*_core(QWEN3), *_schedules(QWEN3), *_precision(QWEN3), *_mixed_qwen3(), *_dense_more(replace(QWEN3, **small)),
-         *_long(QWEN3)],
-        [*_moe_core(MOE), *_precision(MOE), *_mixed_moe(), *_moe_more(replace(MOE, **small)), *_schedules(MOE),
-         *_long(MOE)],
-        [*_core(LLAMA), *_precision(LLAMA), *_mixed_llama(), *_dense_more(replace(LLAMA, **small)), *_schedules(LLAMA),
-         *_long(LLAMA)],
-        [*_moe_core(DEEPSEEK), *_deepseek_only(DEEPSEEK), *_precision(DEEPSEEK), *_mixed_deepseek(),
-         *_moe_more(replace(DEEPSEEK, **small)), *_long(DEEPSEEK)],
+        [*_core(QWEN3), *_schedules(QWEN3), *_precision(qwen3), *_mixed_qwen3(), *_dense_more(qwen3), *_long(qwen3)],
+        [*_moe_core(MOE), *_precision(moe), *_mixed_moe(), *_moe_more(moe), *_schedules(MOE), *_long(moe)],
+        [*_core(LLAMA), *_precision(llama), *_mixed_llama(), *_dense_more(llama), *_schedules(LLAMA), *_long(llama)],
+        [*_moe_core(DEEPSEEK), *_deepseek_only(DEEPSEEK), *_precision(deepseek), *_mixed_deepseek(),
+         *_moe_more(deepseek), *_long(deepseek)],
     ]  # fmt: skip
     turns = chain.from_iterable(zip_longest(*lists))
     ordered = [*ci_points(), *(point for point in turns if point is not None)]
@@ -61,25 +58,30 @@ def _variants(point: Point, changes: Iterable[dict[str, Any]]) -> Iterator[Point
 
 def _core(base: Point) -> Iterator[Point]:
     """Differences every term of a dense model can be read from."""
+    small = replace(base, layers=2)
     yield from _both_ends(base)
     yield from _both_ends(replace(base, recompute=True))
-    yield from _variants(base, [{"layers": 8}, {"layers": 8, "recompute": True}, {"select_recompute": True}])
-    yield replace(base, mask_compression=True)
-    yield from _variants(base, [{"optimizer_shard": False}, {"sequence_parallel": False}, {"dp": 4}, {"dp": 1}])
-    yield from _both_ends(replace(base, vocab=128256))
-    yield from _both_ends(replace(base, tp=4))
-    yield from _both_ends(replace(base, tp=1, sequence_parallel=False))
-    yield from _variants(base, [{"pp": 1, "micro_batches": count, "layers": 2} for count in (1, 2)])
+    yield replace(base, layers=8)
+    yield from _both_ends(small)
+    yield from _variants(small, [{"select_recompute": True}, {"mask_compression": True}, {"optimizer_shard": False}])
+    yield from _variants(small, [{"sequence_parallel": False}, {"dp": 4}, {"dp": 1}])
+    yield from _both_ends(replace(small, vocab=128256))
+    yield from _both_ends(replace(small, tp=4))
+    yield from _both_ends(replace(small, tp=1, sequence_parallel=False))
+    yield from _variants(small, [{"pp": 1, "micro_batches": count} for count in (1, 2)])
+    yield replace(base, recompute=[1, 0])
     yield from _variants(base, [{"pp": 4, "micro_batches": 4, "stage": stage} for stage in (0, 1, 3)])
 
 
 def _moe_core(base: Point) -> Iterator[Point]:
+    small = replace(base, layers=2, first_dense=0)
     yield from _both_ends(base)
     yield from _both_ends(replace(base, recompute=True))
-    yield from _variants(base, [{"layers": 8}, {"ep": 1}, {"ep": 2}, {"topk": 2}, {"experts": 32}, {"moe_ffn": 1024}])
-    yield from _variants(
-        base, [{"tp": 1, "sequence_parallel": False}, {"tp": 4}, {"optimizer_shard": False}, {"dp": 8}]
-    )
+    yield from _both_ends(small)
+    yield from _variants(small, [{"ep": 1}, {"ep": 2}, {"topk": 2}, {"experts": 32}, {"moe_ffn": 1024}])
+    yield from _variants(small, [{"recompute": True}, {"tp": 1, "sequence_parallel": False}, {"tp": 4}])
+    yield from _variants(small, [{"optimizer_shard": False}, {"dp": 8}, {"select_recompute": True}])
+    yield replace(base, layers=8)
 
 
 def _dense_more(base: Point) -> Iterator[Point]:
@@ -88,7 +90,7 @@ def _dense_more(base: Point) -> Iterator[Point]:
     )
     yield from _variants(
         base,
-        [{"recompute": [1, 0]}, {"recompute": [2, 1], "layers": 4}, {"recompute": [2, 1], "layers": 4, "stage": 1}],
+        [{"recompute": True}, {"recompute": [2, 1], "layers": 4}, {"recompute": [2, 1], "layers": 4, "stage": 1}],
     )
     yield from _variants(
         base, [{"recompute": True, "comm_recompute": False}, {"recompute": True, "optimizer_comm_recompute": True}]
@@ -115,13 +117,13 @@ def _moe_more(base: Point) -> Iterator[Point]:
 
 
 def _deepseek_only(base: Point) -> Iterator[Point]:
-    yield from _both_ends(replace(base, mtp=0))
-    yield from _variants(base, [{"first_dense": 2}, {"first_dense": 2, "stage": 1}, {"shared": 0}, {"shared": 2}])
+    small = replace(base, layers=2, first_dense=0)
+    yield from _both_ends(replace(small, mtp=0))
+    yield from _variants(small, [{"first_dense": 1}, {"shared": 0}, {"shared": 2}])
+    yield from _variants(small, [{"q_lora": 768}, {"kv_lora": 512}, {"qk_rope": 64}, {"v_dim": 128, "qk_nope": 128}])
     yield from _variants(
-        base, [{"q_lora": 768}, {"kv_lora": 512}, {"qk_rope": 64}, {"v_dim": 128, "qk_nope": 128}, {"q_lora": 0}]
+        small, [{"q_lora": 0}, {"vocab": 129280, "stage": 1}, {"mtp": 0, "recompute": True, "stage": 1}]
     )
-    yield from _both_ends(replace(base, vocab=129280))
-    yield from _both_ends(replace(base, mtp=0, recompute=True))
 
 
 def _precision(base: Point) -> Iterator[Point]:

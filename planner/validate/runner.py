@@ -116,7 +116,7 @@ def _zero_fill(_: object, array: Any) -> None:
 
 
 def _calm_spinning_threads(sample_s: float = 0.5) -> None:
-    """Give the lowest priority to threads that are busy while the main thread sleeps.
+    """Lower the priority of threads that are busy while the main thread sleeps.
 
     Under simulation the threads that wait for device callbacks poll without pause, and would take two cores from
     the compile.
@@ -126,7 +126,7 @@ def _calm_spinning_threads(sample_s: float = 0.5) -> None:
     for thread, ticks in _thread_ticks().items():
         if thread != os.getpid() and ticks - before.get(thread, ticks) >= 2:
             with contextlib.suppress(OSError):
-                os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+                os.setpriority(os.PRIO_PROCESS, thread, 19)
 
 
 def _thread_ticks() -> dict[int, int]:
