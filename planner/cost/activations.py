@@ -30,6 +30,8 @@ class LayerBytes:
         Part of ``none`` that holds routed tokens.
     forward, backward : array
         Alive in addition where the layer's forward and backward pass are widest.
+    begun : array
+        Made for every layer that is not recomputed when a backward pass begins.
     rebuilt : array
         Alive in addition to what is kept of it where a recomputed layer's backward pass is widest.
     """
@@ -40,6 +42,7 @@ class LayerBytes:
     dispatch: FloatArray
     forward: FloatArray
     backward: FloatArray
+    begun: FloatArray
     rebuilt: FloatArray
 
     def take(self, rows: IntArray) -> LayerBytes:
@@ -73,5 +76,6 @@ def layer_bytes(lists: LayerTensors, elements: dict[Split, FloatArray]) -> Layer
         dispatch=reduce_bytes((t for t in lists.kept if t.dispatch), elements),
         forward=reduce_bytes(lists.forward, elements),
         backward=reduce_bytes(lists.backward, elements),
+        begun=reduce_bytes(lists.begun, elements),
         rebuilt=none + reduce_bytes(lists.rebuilt, elements),
     )

@@ -248,7 +248,7 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
     """
     layers = parts.layers
     whole_at, some_at, all_at = (layers.places(n) for n in (full_CS, full_CS + selective_CS, parts.layers_CS))
-    kept, gathered, dispatch, forward, backward, rebuilt, freed = (np.zeros(full_CS.shape) for _ in range(7))
+    kept, gathered, dispatch, forward, backward, begun, rebuilt, freed = (np.zeros(full_CS.shape) for _ in range(8))
     for kind, size in parts.bytes_by_kind.items():
         none, selective, full = (x[:, None] for x in (size.none, size.selective, size.full))
         count, some, whole = (layers.kept(kind, at) for at in (all_at, some_at, whole_at))
@@ -256,12 +256,14 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
         dispatch = dispatch + (count - whole) * size.dispatch[:, None]
         of_kind, of_some, of_whole = (layers.of_kind(kind, at) for at in (all_at, some_at, whole_at))
         freed = freed + ((of_kind - of_some) * none + (of_some - of_whole) * selective)
+        begun = begun + (of_kind - of_whole) * size.begun[:, None]
         if kind == MOE:
             gathered = parts.idle_experts_CS * (of_whole / np.maximum(of_kind, 1))
         forward = np.maximum(forward, size.forward[:, None] * (of_kind > 0))
         backward = np.maximum(backward, size.backward[:, None] * (of_kind > 0))
         rebuilt = np.maximum(rebuilt, size.rebuilt[:, None] * (of_whole > 0))
     kept = kept + parts.predicted_CS * _predicted(parts, full_CS, selective_CS)
+    backward = backward + begun / parts.chunks_C1
     rebuilt = rebuilt - freed / parts.chunks_C1
     return _Layers(
         kept=kept,

@@ -15,7 +15,7 @@ _FLOAT = 4.0
 _STATISTICS = 8.0  # the fused attention operator returns maximum and sum with a trailing axis of 8
 _INDEX = 8.0  # bytes of an int64
 _ORDERS = 4.0  # expert of each routed token, its two sorting orders and their inverse
-_ROUTED_GRADIENTS = 6.0  # two zero-filled targets, repeated gradient, its product with the scores, sent and received
+_ROUTED_GRADIENTS = 5.0  # zero-filled target, repeated gradient, its product with the scores, sent and received
 
 
 def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: MemoryRules) -> LayerTensors:
@@ -36,6 +36,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         full=(Tensor("layer input", hidden, "sequence", width),),
         forward=forward,
         backward=backward,
+        begun=() if kind == DENSE else (Tensor("zero-filled target of routed tokens", hidden, "routed", width),),
         rebuilt=(*rebuilt, Tensor("layer input, freed", -hidden, "sequence", width)),
     )
 

@@ -80,6 +80,8 @@ class LayerTensors:
         Kept when the whole layer is recomputed.
     forward, backward : tuple of Tensor
         Alive in addition where the layer's forward and backward pass are widest.
+    begun : tuple of Tensor
+        Made for every layer that is not recomputed when the backward pass of a micro-batch begins.
     rebuilt : tuple of Tensor
         Alive beside all of ``kept`` where the backward pass of a recomputed layer is widest; negative widths for what
         is already freed.
@@ -89,6 +91,7 @@ class LayerTensors:
     full: tuple[Tensor, ...]
     forward: tuple[Tensor, ...] = ()
     backward: tuple[Tensor, ...] = ()
+    begun: tuple[Tensor, ...] = ()
     rebuilt: tuple[Tensor, ...] = ()
 
 
