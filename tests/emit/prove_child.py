@@ -14,10 +14,7 @@ import sys
 import types
 from pathlib import Path
 
-import mindspore as ms
-import mindspore.communication.management  # noqa: F401 - patched below
 import yaml
-from mindspore.nn.utils import no_init_parameters
 
 
 def listen() -> list[str]:
@@ -58,6 +55,7 @@ def pretend_ranks(devices: int) -> None:
 
 def set_context(config, devices: int) -> dict:
     """MindSpore context on the CPU, then the file's own `parallel` section through MindSpore's checks."""
+    import mindspore as ms
     from mindformers.core.context import build_context
 
     on_cpu = copy.deepcopy(config)
@@ -99,9 +97,12 @@ def decoder_layers(config, net):
 def prove(path: str) -> dict:
     """What MindFormers makes of the file."""
     raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    import mindspore as ms
+    import mindspore.communication.management  # noqa: F401 - answered by `pretend_ranks`
     from mindformers.core.parallel_config import build_parallel_config
     from mindformers.models.build_model import build_network
     from mindformers.tools.register.config import MindFormerConfig
+    from mindspore.nn.utils import no_init_parameters
 
     heard = listen()
     config = MindFormerConfig(path)
