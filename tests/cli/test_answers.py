@@ -60,7 +60,8 @@ DOCUMENTS = {
 def paths(value: Any, prefix: str = "") -> set[str]:
     """Paths of all leaves: ``plans[].speed.step_s``."""
     if isinstance(value, dict):
-        return {p for key, item in value.items() for p in paths(item, f"{prefix}.{key}" if prefix else key)}
+        names = {key: re.sub(r"[.\[\]]", "_", key) for key in value}  # row ids and the like hold dots
+        return {p for key, item in value.items() for p in paths(item, f"{prefix}.{names[key]}".lstrip("."))}
     if isinstance(value, list):
         return {p for item in value for p in paths(item, f"{prefix}[]")} or {f"{prefix}[]"}
     return {prefix}

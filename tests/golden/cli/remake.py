@@ -44,16 +44,21 @@ def readme_block(text: str) -> tuple[str, str]:
 
 
 def main() -> None:
+    """Run every command, then write; nothing is written when one of them fails."""
     sys.path.insert(0, str(FOLDER.parents[2]))
     from tests.cli.runner import run
 
-    for name, command in COMMANDS.items():
-        answer = run(command)
-        (FOLDER / f"{name}.txt").write_text(answer.out, encoding="utf-8")
-        print(name, answer.code, answer.err)
     text = README.read_text(encoding="utf-8")
-    command, block = readme_block(text)
-    README.write_text(text.replace(block, run(command.removeprefix("planner ")).out), encoding="utf-8")
+    command, _ = readme_block(text)
+    answers = {name: run(arguments) for name, arguments in COMMANDS.items()}
+    answers["README.md"] = run(command.removeprefix("planner "))
+    failed = [f"{name}: {answer.err}" for name, answer in answers.items() if not answer.out]
+    if failed:
+        sys.exit("\n".join(failed))
+    block = answers.pop("README.md").out
+    README.write_text(_BLOCK.sub(lambda match: match[0].replace(match[2], block, 1), text, count=1), encoding="utf-8")
+    for name, answer in answers.items():
+        (FOLDER / f"{name}.txt").write_text(answer.out, encoding="utf-8")
 
 
 if __name__ == "__main__":
