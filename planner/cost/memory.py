@@ -100,7 +100,6 @@ class _Parts:
     gathered_CS: FloatArray
     idle_experts_CS: FloatArray
     ends_CS: FloatArray
-    forward_CS: FloatArray
     loss_CS: FloatArray
     backward_CS: FloatArray
     update_CS: FloatArray
@@ -213,7 +212,7 @@ def _assemble(parts: _Parts, table: Strategies) -> Memory:
         "temporaries": parts.always_CS
         + np.where(layers.recomputed, zero, backward)
         + at("backward", parts.backward_CS)
-        + at("forward", parts.forward_CS + layers.forward)
+        + at("forward", layers.forward)
         + at("update", parts.update_CS),
     }
     return Memory(
@@ -229,7 +228,7 @@ def _moments(parts: _Parts, layers: _Layers) -> list[FloatArray]:
     always = _add(parts.static.values()) + parts.always_CS
     busy = always + (parts.gathered_CS + layers.gathered) + layers.kept + parts.ends_CS
     return [
-        busy + (parts.forward_CS + layers.forward),
+        busy + layers.forward,
         busy + parts.loss_CS,
         busy + (parts.backward_CS + layers.backward),
         always + parts.update_CS,
@@ -292,7 +291,6 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
     size = {f.name: reduce_bytes(getattr(ends, f.name), elements)[:, None] for f in fields(ends)}
     first_flight, last_flight, passes = layers.flights_CS()
     more_CS = table.micro_batches[:, None] * table.vpp[:, None] > passes
-    refill_CS = (size["refill"] + (kept.embedding_CS + kept.experts_CS)) * more_CS
     return _Parts(
         layers=layers,
         layers_CS=table.layers_CS,
@@ -304,12 +302,14 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         },
         static=kept.static,
         always_CS=kept.always_CS + size["constant"],
-        gathered_CS=kept.gathered_CS,
+        gathered_CS=kept.gathered_CS + (kept.embedding_CS + kept.experts_CS) * more_CS,
         idle_experts_CS=kept.experts_CS * ~more_CS,
-        ends_CS=passes * size["stage"] + first_flight * size["first"] * first_CS + last_flight * size["last"] * last_CS,
-        forward_CS=refill_CS + size["forward"],
-        loss_CS=np.maximum(size["loss"], size["head_backward"] + kept.head_gradient_CS) * last_CS + refill_CS,
-        backward_CS=refill_CS + kept.head_gradient_CS,
+        ends_CS=more_CS * size["refill"]
+        + passes * size["stage"]
+        + first_flight * size["first"] * first_CS
+        + last_flight * size["last"] * last_CS,
+        loss_CS=np.maximum(size["loss"], size["head_backward"] + kept.head_gradient_CS) * last_CS,
+        backward_CS=kept.head_gradient_CS,
         update_CS=kept.update_CS,
     )
 

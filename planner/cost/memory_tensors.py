@@ -107,8 +107,6 @@ class EndTensors:
         Alive all the time on every stage, whatever the number of micro-batches.
     refill : tuple of Tensor
         Alive on every stage while more micro-batches are still to come.
-    forward : tuple of Tensor
-        Alive at the start of a micro-batch on every stage.
     loss : tuple of Tensor
         Alive in addition at the loss.
     head_backward : tuple of Tensor
@@ -120,7 +118,6 @@ class EndTensors:
     last: tuple[Tensor, ...] = ()
     constant: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
-    forward: tuple[Tensor, ...] = ()
     loss: tuple[Tensor, ...] = ()
     head_backward: tuple[Tensor, ...] = ()
 
