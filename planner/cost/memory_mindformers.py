@@ -161,14 +161,36 @@ def _rebuilt(model: Model, width: float) -> tuple[Tensor, ...]:
 
 
 def _experts_rebuilt(model: Model, width: float) -> tuple[Tensor, ...]:
-    """Alive where a recomputed layer has passed its experts' activation: their output is not rebuilt yet."""
+    """Alive where the backward pass of a recomputed MoE layer is widest.
+
+    Without shared experts that is behind the experts' activation, when their output is not rebuilt yet.  With shared
+    experts the compiler first runs those back, and rebuilds and exchanges the routed tokens side by side.
+    """
     assert model.moe is not None
-    hidden, rope = float(model.hidden), float(model.attention.qk_rope_dim or model.attention.head_dim)
+    moe, hidden = model.moe, float(model.hidden)
+    own = Tensor(
+        "cosine and sine of its own", float(model.attention.qk_rope_dim or model.attention.head_dim), "whole", _FLOAT
+    )
+    if moe.shared_ffn:
+        return (
+            own,
+            Tensor(
+                "gradients of the layer's output, of routing and of shared experts", 3.0 * hidden, "sequence", width
+            ),
+            Tensor("shared experts, freed", -(hidden + 4.0 * moe.shared_ffn), "sequence", width),
+            Tensor(
+                "repeated gradient, two zero-filled targets, sent, received, second product",
+                6.0 * hidden,
+                "routed",
+                width,
+            ),
+            Tensor("expert product", float(moe.expert_ffn), "routed", width),
+        )
     return (
+        own,
         Tensor("gradient received", hidden, "sequence", width),
         Tensor("repeated gradient and two zero-filled targets, no expert output", 2.0 * hidden, "routed", width),
-        Tensor("gradients of expert product, gate and up", 3.0 * model.moe.expert_ffn, "routed", width),
-        Tensor("cosine and sine of its own", rope, "whole", _FLOAT),
+        Tensor("gradients of expert product, gate and up", 3.0 * moe.expert_ffn, "routed", width),
     )
 
 
