@@ -1,9 +1,10 @@
-"""What `accuracy time` prints."""
+"""What `accuracy` prints."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from planner.calibrate import accuracy_memory as of_memory
 from planner.calibrate.accuracy_time import Accuracy, GroupScore
 from planner.report.documents import head
 from planner.report.text import narrow_table, wrapped
@@ -55,3 +56,39 @@ def _cells(group: GroupScore) -> list[str]:
 def time_document(found: Accuracy) -> dict[str, Any]:
     """The same as JSON holds it."""
     return {**head("accuracy-time"), **found.to_dict()}
+
+
+_MEMORY_LEGEND = (
+    "Errors of predicted against reference bytes, in per cent; least: the lowest prediction. right: verdicts (fits, out "
+    "of memory) that agree with the report."
+)
+
+
+def memory_lines(found: of_memory.Accuracy) -> list[str]:
+    """Table of groups, verdicts, and the cases that are wrong."""
+    rows = [[group.name, *_memory_cells(group)] for group in found.groups]
+    heads = ("group", "n", "mean", "p90", "max", "bias", "least", "right")
+    lines = [*narrow_table(heads, rows, left=(0,)), "", *wrapped(_MEMORY_LEGEND)]
+    for group in found.groups:
+        if group.confusion:
+            counts = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in group.confusion.items())
+            lines += ["", *wrapped(f"{group.name}: {counts}", "  ")]
+        notes = {row.case_id: row.note for row in group.rows}
+        for case in group.wrong:
+            lines += wrapped(f"  wrong: {case}{': ' + notes[case] if notes.get(case) else ''}", "    ")
+    if found.skipped:
+        lines += ["", f"{len(found.skipped)} rows cannot be predicted; --json says why for each."]
+    return lines
+
+
+def _memory_cells(group: of_memory.GroupScore) -> list[str]:
+    numbers = [group.mean_abs_percent, group.p90_abs_percent, group.max_abs_percent]
+    cells = [str(group.n), *("" if value is None else f"{value:.1f}" for value in numbers)]
+    cells += ["" if value is None else f"{value:+.1f}" for value in (group.bias_percent, group.least_percent)]
+    right = sum(group.confusion.get(name, 0) for name in ("fits_as_fits", "oom_as_oom"))
+    return [*cells, f"{right}/{sum(group.confusion.values())}" if group.confusion else ""]
+
+
+def memory_document(found: of_memory.Accuracy) -> dict[str, Any]:
+    """The same as JSON holds it."""
+    return {**head("accuracy-memory"), **found.to_dict()}

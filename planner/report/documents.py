@@ -33,6 +33,7 @@ SCHEMAS: Final = {
     "emit": "planner/emit/1",
     "dryrun": "planner/dryrun/1",
     "accuracy-time": "planner/accuracy-time/1",
+    "accuracy-memory": "planner/accuracy-memory/1",
     "collective": "planner/collective/1",
     "fit": "planner/fit/1",
 }

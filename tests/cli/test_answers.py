@@ -95,7 +95,13 @@ def test_every_field_of_every_document_is_documented(name: str) -> None:
 
 
 #: Documents that need files or a framework; their fields are tested where they are made.
-ELSEWHERE = ("planner/emit/1", "planner/dryrun/1", "planner/fit/1", "planner/accuracy-time/1")
+ELSEWHERE = (
+    "planner/emit/1",
+    "planner/dryrun/1",
+    "planner/fit/1",
+    "planner/accuracy-time/1",
+    "planner/accuracy-memory/1",
+)
 
 
 @pytest.mark.parametrize("schema", [each for each in documents.SCHEMAS.values() if each not in ELSEWHERE])
@@ -262,6 +268,24 @@ def test_accuracy_and_fit(tmp_path: Path) -> None:
     assert undocumented(fitted) == []
     assert all(Path(path).is_file() for path in fitted["files"])
     assert "2026-01-31" in Path(fitted["files"][0]).read_text(encoding="utf-8")
+
+
+def test_accuracy_of_memory_counts_its_verdicts() -> None:
+    body = run("accuracy memory --json").document
+    assert undocumented(body) == []
+    for group in body["groups"]:
+        errors = [
+            100 * (r["predicted_bytes"] / r["reference_bytes"] - 1) for r in group["rows"] if r["reference_bytes"]
+        ]
+        if group["mean_abs_percent"] is not None:
+            assert group["max_abs_percent"] == pytest.approx(max(map(abs, errors)), abs=0.01)
+        if group["confusion"]:
+            assert sum(group["confusion"].values()) == group["n"]
+            wrong = group["confusion"]["fits_as_oom"] + group["confusion"]["oom_as_fits"]
+            assert len(group["wrong"]) == wrong
+    assert [g["name"] for g in body["groups"]] == [
+        line for line in (group["name"] for group in body["groups"]) if line in run("accuracy memory").out
+    ]
 
 
 def test_collective_names_the_fastest_reachable_algorithm() -> None:
