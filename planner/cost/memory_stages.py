@@ -95,11 +95,14 @@ class StageLayers:
         return found
 
 
+def head_stage(table: Strategies) -> IntArray:
+    """Stage with the head and the loss, shape (C,): the last one, the first of a V-shaped schedule."""
+    return np.where(table.schedule == SCHEDULES.index("zero_bubble_v"), 0, table.pp - 1)
+
+
 def head_CS(table: Strategies) -> BoolArray:
-    """Stage with the head and the loss, shape (C, S): the last one, the first of a V-shaped schedule."""
-    v_shaped = table.schedule == SCHEDULES.index("zero_bubble_v")
-    stage = np.where(v_shaped, 0, table.pp - 1)
-    return np.asarray(np.arange(table.stages)[None, :] == stage[:, None])
+    """Where the head and the loss are, shape (C, S)."""
+    return np.asarray(np.arange(table.stages)[None, :] == head_stage(table)[:, None])
 
 
 def stage_layers(model: Model, table: Strategies) -> StageLayers:
@@ -181,7 +184,7 @@ def _by_kind(model: Model, table: Strategies) -> dict[LayerKind, IntArray]:
     if len(model.kinds) == 1:
         return {model.kinds[0]: layers}
     ordered = _model_order(table, layers)
-    ends = np.cumsum(ordered.reshape(len(table), -1), axis=1).reshape(layers.shape)
+    ends = np.cumsum(ordered.reshape(len(table), layers.shape[1] * layers.shape[2]), axis=1).reshape(layers.shape)
     starts = ends - ordered
     limit = model.layers
     by_kind = {}

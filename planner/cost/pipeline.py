@@ -122,26 +122,35 @@ def _stall(table: Strategies, total_CS: FloatArray) -> FloatArray:
         stall[alike] = 0.5 * (locked_layers(layers) - layers.sum(axis=1).max(axis=1))
     count = table.layers_CVS.sum(axis=(1, 2))
     layer_s = np.divide(_all(total_CS)[:, 0], count, out=np.zeros(len(table)), where=count > 0)
-    return table.micro_batches * layer_s * stall[entry]
+    return np.asarray(table.micro_batches * layer_s * stall[entry])
 
 
 def locked_layers(layers_CVS: IntArray) -> FloatArray:
     """Layers a micro-batch takes if in every pass all stages wait for the slowest, shape (C,).
 
-    In pass t of the steady state, with u stages behind it, a stage runs forward through chunk
-    ``((t + u) // p) % v`` and backward through chunk ``v - 1 - ((t - u) // p) % v``; backward takes twice as long.
+    Backward takes twice as long as forward.
 
     >>> float(locked_layers(np.ones((1, 2, 4), np.int64))[0])
     2.0
     """
     chunks, stages = layers_CVS.shape[1:]
-    turn = np.arange(stages * chunks)[:, None]
-    behind = stages - 1 - np.arange(stages)[None, :]
-    forward = ((turn + behind) // stages + chunks - 1) % chunks
-    backward = chunks - 1 - ((turn - behind) // stages) % chunks
+    forward, backward = locked_chunks(stages, chunks)
     stage = np.arange(stages)[None, :]
     passes = layers_CVS[:, forward, stage] + 2 * layers_CVS[:, backward, stage]
     return np.asarray(passes.max(axis=2).sum(axis=1) / (3.0 * stages))
+
+
+def locked_chunks(stages: int, chunks: int) -> tuple[IntArray, IntArray]:
+    """Chunk that each stage runs forward and backward through in each of the p v passes of a turn, shape (p v, p).
+
+    In pass t of the steady state, with u stages behind it, a stage runs forward through chunk
+    ``((t + u) // p + v - 1) % v`` and backward through chunk ``v - 1 - ((t - u) // p) % v``.
+    """
+    turn = np.arange(stages * chunks)[:, None]
+    behind = stages - 1 - np.arange(stages)[None, :]
+    forward: IntArray = ((turn + behind) // stages + chunks - 1) % chunks
+    backward: IntArray = chunks - 1 - ((turn - behind) // stages) % chunks
+    return forward, backward
 
 
 def _layout_keys(table: Strategies) -> IntArray:

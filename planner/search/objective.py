@@ -9,6 +9,8 @@ from planner.cost.memory import least_recompute, memory
 from planner.cost.step import StepTime, step_time
 from planner.cost.strategies import BoolArray, FloatArray, Strategies
 from planner.search.request import Request
+from planner.search.rules import SEQPIPE
+from planner.search.tables import concatenate
 
 
 def fitted(request: Request, table: Strategies) -> tuple[Strategies, BoolArray]:
@@ -20,7 +22,35 @@ def fitted(request: Request, table: Strategies) -> tuple[Strategies, BoolArray]:
     else:
         filled = leanest(request, table)
         fits = np.asarray(memory(request.model, request.workload, filled).peak_bytes <= request.limit)
+    fits = fits & _allowed(filled)
     return filled.take(fits), fits
+
+
+def _allowed(table: Strategies) -> BoolArray:
+    """Recompute only where the schedule allows it."""
+    recomputed = (table.recompute_full_CS + table.recompute_selective_CS).sum(axis=1) > 0
+    return np.asarray((table.schedule != SEQPIPE) | ~recomputed)
+
+
+def fitted_by_stage(request: Request, table: Strategies) -> tuple[Strategies, BoolArray]:
+    """As `fitted`, each stage with selective recompute or without, whichever is faster there."""
+    pinned = {bool(value) for value in request.pins.get("selective", (False, True))}
+    if request.recompute != "auto" or len(pinned) == 1 or not len(table):
+        every = table.layers_CS if True in pinned else np.zeros_like(table.layers_CS)
+        return fitted(request, table.replace(recompute_selective_CS=every))
+    none = table.replace(recompute_selective_CS=np.zeros_like(table.layers_CS))
+    both = concatenate([none, table.replace(recompute_selective_CS=table.layers_CS)])
+    filled, fits = least_recompute(request.model, request.workload, both, request.limit)
+    count, stage_s = len(table), timed(request, filled).stage_s_CS
+    plain, some = fits[:count, None], fits[count:, None]
+    chosen = some & (~plain | (stage_s[count:] < stage_s[:count]))
+    columns = {
+        name: np.where(chosen, getattr(filled, name)[count:], getattr(filled, name)[:count])
+        for name in ("recompute_full_CS", "recompute_selective_CS")
+    }
+    merged = table.replace(**columns)
+    kept = (plain | some)[:, 0] & _allowed(merged)
+    return merged.take(kept), kept
 
 
 def leanest(request: Request, table: Strategies) -> Strategies:
@@ -55,5 +85,5 @@ def flattened(request: Request, table: Strategies) -> Strategies:
     if request.recompute != "auto":
         return table
     lowest = objective_of(request, table)
-    filled, _ = least_recompute(request.model, request.workload, table, lowest[:, None])  # type: ignore[arg-type]
+    filled, _ = least_recompute(request.model, request.workload, table, lowest[:, None])
     return filled

@@ -34,8 +34,8 @@ class Request:
     recompute : {"auto", "none", "selective", "full"}
         Least that fits, stage by stage; or the same for every layer.
     balance : {"none", "fast", "exact"}
-        How layers and recompute of the finalists are moved between stages: not at all, by local search over the cost
-        model, by CP-SAT as well.
+        How layers and recompute of the finalists are moved between stages: not at all; by local search over the cost
+        model; by CP-SAT as well, with the leading rows ordered by event simulation (some seconds).
     tp_across_nodes : bool
         Tensor-parallel groups may span nodes.
     top : int

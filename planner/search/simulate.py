@@ -86,3 +86,10 @@ def pipeline_s(time: StepTime, table: Strategies) -> FloatArray:
     """Seconds of all micro-batches by the closed form, shape (C,)."""
     longest = np.take_along_axis(time.stage_s_CS, time.pace_stage[:, None], axis=1)[:, 0]
     return table.micro_batches * longest + time.bubble_s
+
+
+def step_s(request: Request, strategy: Strategy) -> float:
+    """Seconds of a step with the pipeline simulated; optimizer, gradients and fixed cost as in the closed form."""
+    table = Strategies.of([strategy])
+    time = timed(request, table)
+    return float(time.step_s[0] - pipeline_s(time, table)[0]) + simulated_s(request, strategy)

@@ -9,7 +9,7 @@ objectives are ordered by the strategy's own columns, so it depends neither on t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
@@ -25,7 +25,7 @@ from planner.search.cards import fewest_cards, lightest_rows
 from planner.search.explain import describe, nearest_violations
 from planner.search.objective import estimated, fitted, flattened, objective_of
 from planner.search.request import OBJECTIVES, RECOMPUTE, Balance, Objective, Recompute, Request
-from planner.search.space import batches
+from planner.search.space import Batch, batches
 from planner.search.tables import concatenate, degree_keys, order
 from planner.units import format_bytes
 
@@ -49,6 +49,10 @@ Progress = Callable[[int, int], None]
 KEPT_PER_SHAPE: Final = 4
 BALANCED_SHAPES: Final = 16
 BALANCED_PER_SHAPE: Final = 2
+#: Rows that CP-SAT balances and the simulation orders.
+PERFECTED: Final = 8
+#: Rows times stages up to which batches of the space are evaluated together.
+JOINED_CELLS: Final = 2**15
 #: Broken rules that a refusal spells out; the others are named.
 NAMED_RULES: Final = 2
 
@@ -67,6 +71,8 @@ class Result:
         Candidates looked at, and those that are legal and fit.
     removed : dict of str to int
         Candidates removed by each rule, by memory (``memory``); with ``fitting`` they add up to ``examined``.
+    simulated_s : tuple of float
+        With ``balance="exact"``: seconds of a step of the leading rows, their pipeline simulated event by event [s].
     """
 
     request: Request
@@ -75,6 +81,7 @@ class Result:
     examined: int
     fitting: int
     removed: dict[str, int]
+    simulated_s: tuple[float, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -100,6 +107,9 @@ def search(request: Request, progress: Progress | None = None) -> Result:
         _refuse(request, scan)
     finalists = refine(request, scan.table)
     ranked = _distinct(request, finalists)
+    simulated: tuple[float, ...] = ()
+    if request.balance == "exact" and request.objective == "time":
+        ranked, simulated = _perfected(request, ranked)
     estimates = estimated(request, ranked)
     return Result(
         request=request,
@@ -108,6 +118,7 @@ def search(request: Request, progress: Progress | None = None) -> Result:
         examined=scan.examined,
         fitting=scan.fitting,
         removed=scan.removed,
+        simulated_s=simulated,
     )
 
 
@@ -127,8 +138,7 @@ class _Scan:
 
 def _scan(request: Request, progress: Progress | None) -> _Scan:
     scan = _Scan(table=Strategies.of([]), objective=np.zeros(0))
-    tables, values = [], []
-    for batch in batches(request.context, request.searched_pins):
+    for batch in _joined(request):
         table, fits = fitted(request, batch.table)
         scan.examined += batch.examined
         scan.fitting += len(table)
@@ -138,13 +148,34 @@ def _scan(request: Request, progress: Progress | None) -> _Scan:
         if len(table):
             value = objective_of(request, table)
             rows = best_per_shape(table, value, KEPT_PER_SHAPE)
-            tables.append(table.take(rows))
-            values.append(value[rows])
+            scan.table = concatenate([scan.table, table.take(rows)])
+            scan.objective = np.concatenate([scan.objective, value[rows]])
         if progress is not None:
             progress(scan.examined, scan.fitting)
-    if tables:
-        scan.table, scan.objective = concatenate(tables), np.concatenate(values)
     return scan
+
+
+def _joined(request: Request) -> Iterator[Batch]:
+    """Batches of the space, small ones put together: a table costs some milliseconds however short it is."""
+    held: list[Batch] = []
+    for batch in batches(request.context, request.searched_pins):
+        wider = [part.table for part in (*held, batch)]
+        cells = sum(map(len, wider)) * max(table.stages for table in wider)
+        if held and cells > JOINED_CELLS:
+            yield _join(held)
+            held = []
+        held.append(batch)
+    if held:
+        yield _join(held)
+
+
+def _join(parts: list[Batch]) -> Batch:
+    removed: dict[str, int] = {}
+    for part in parts:
+        for code, count in part.removed.items():
+            removed[code] = removed.get(code, 0) + count
+    table = concatenate([part.table for part in parts])
+    return Batch(table=table, examined=sum(part.examined for part in parts), removed=removed)
 
 
 def best_per_shape(table: Strategies, value: FloatArray, most: int) -> IntArray:
@@ -189,6 +220,20 @@ def refine(request: Request, table: Strategies) -> Strategies:
     if request.balance == "none":
         return concatenate([head, tail])
     return concatenate([rebalance(request, head), tail])
+
+
+def _perfected(request: Request, ranked: Strategies) -> tuple[Strategies, tuple[float, ...]]:
+    """The leading rows balanced by CP-SAT and put in the order of their simulated steps."""
+    from planner.search.exact import balanced
+    from planner.search.simulate import step_s
+
+    count = min(len(ranked), PERFECTED)
+    best = [balanced(request, ranked.row(i)) for i in range(count)]
+    seconds = np.array([step_s(request, strategy) for strategy in best])
+    table = Strategies.of(best)
+    places = order(table, seconds)
+    rest = ranked.take(np.arange(count, len(ranked)))
+    return concatenate([table.take(places), rest]), tuple(seconds[places].tolist())
 
 
 def _distinct(request: Request, table: Strategies) -> Strategies:
