@@ -1,6 +1,9 @@
 """Parameters, gradients and optimizer states of each stage, and the buffers that come with them [bytes].
 
-Sharding: experts are copied over ``dp cp tp / (ep etp)`` ranks, everything else over ``dp cp`` (context-parallel ranks
+Weights fall into classes that are split and shared alike.  Every quantity here is linear in the weights of a stage, so
+it is reduced to bytes per layer of each kind and per table, shape (C,), before it is spread over stages.
+
+Sharing: experts are copied over ``dp cp tp / (ep etp)`` ranks, everything else over ``dp cp`` (context-parallel ranks
 hold the same parameters).  ``optimizer_shard`` of these ranks share one copy of what the ZeRO level names; where it
 covers all of dp x cp, experts are shared by all their copies, too.
 """
@@ -15,7 +18,7 @@ import numpy as np
 
 from planner.cost.memory_megatron import weight_shapes
 from planner.cost.memory_rules import MemoryRules, bytes_of
-from planner.cost.memory_stages import StageLayers, head_CS
+from planner.cost.memory_stages import StageLayers, head_stage
 from planner.cost.strategies import BoolArray, FloatArray, Strategies
 from planner.model.operators import (
     Shards,
@@ -28,6 +31,11 @@ from planner.model.operators import (
 from planner.model.records import DENSE, LayerKind, Model, Workload
 
 _FLOAT = 4.0
+
+#: Classes of weights that are split and shared alike.
+_CLASSES: Final = ("split", "whole", "norms", "experts", "embedding", "head")
+
+_Classes = Mapping[str, FloatArray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,104 +68,111 @@ class Stored:
     update_CS: FloatArray
 
 
-#: Classes of weights that are split and shared alike.
-_CLASSES: Final = ("split", "whole", "norms", "experts", "embedding", "head")
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Weights:
+    """Weights of one rank [count, (C,)]: of a layer of each kind, of the first stage, of the stage with the head."""
 
-_Classes = Mapping[str, FloatArray]
+    layers: StageLayers
+    numbers_CS: Mapping[LayerKind, FloatArray]
+    head_stage: FloatArray
+    layer: Mapping[LayerKind, _Classes]
+    first: _Classes
+    last: _Classes
+
+    def spread(self, size: Mapping[str, FloatArray | float]) -> FloatArray:
+        """Bytes of each stage, shape (C, S), from bytes per weight of each class, shape (C,)."""
+        total: FloatArray | None = None
+        for kind, numbers in self.numbers_CS.items():
+            part = numbers * _dot(self.layer[kind], size)[:, None]
+            total = part if total is None else total + part
+        assert total is not None
+        total[:, 0] += _dot(self.first, size)
+        total[np.arange(len(total)), self.head_stage] += _dot(self.last, size)
+        return total
+
+    def at_first(self, values: FloatArray) -> FloatArray:
+        """A value on the first stage only, shape (C, S)."""
+        total = np.zeros_like(next(iter(self.numbers_CS.values())))
+        total[:, 0] = values
+        return total
+
+    def at_head(self, values: FloatArray) -> FloatArray:
+        """A value on the stage with the head only, shape (C, S)."""
+        total = np.zeros_like(next(iter(self.numbers_CS.values())))
+        total[np.arange(len(total)), self.head_stage] = values
+        return total
+
+
+def _dot(counts: _Classes, size: Mapping[str, FloatArray | float]) -> FloatArray:
+    total = np.zeros_like(counts["norms"])
+    for name in _CLASSES:
+        if name in counts and name in size:
+            total = total + counts[name] * size[name]
+    return total
 
 
 def stored(model: Model, workload: Workload, table: Strategies, layers: StageLayers, rules: MemoryRules) -> Stored:
     """Parameters, gradients, optimizer states and their buffers of every stage."""
-    counts, copies = _counts(model, table, layers, rules), _copies(table, rules)
-    level = table.zero_level[:, None]
+    weights, copies = _weights(model, table, layers, rules), _copies(table, rules)
+    sharded = table.zero_level >= (1 if rules.sharded_weights else 3)
     zero = np.zeros(table.layers_CS.shape)
-    sharded = level >= (1 if rules.sharded_weights else 3)
     static = {
-        "parameters": _bytes(counts, copies, bytes_of(workload.params_dtype), sharded),
-        "gradients": _gradients(workload, table, counts, copies, rules),
-        "optimizer_states": _bytes(counts, copies, _state_bytes(workload, rules), level >= 1)
-        * np.where(table.swap_optimizer, 0.0, 1.0)[:, None],
+        "parameters": weights.spread(_each(bytes_of(workload.params_dtype), copies, sharded)),
+        "gradients": zero if rules.frozen_weights else weights.spread(_gradients(workload, table, copies, rules)),
+        "optimizer_states": _states(workload, table, weights, copies, rules),
     }
-    if rules.frozen_weights or not rules.optimizer_runs:
-        static |= {"optimizer_states": zero}
-    if rules.frozen_weights:
-        static |= {"gradients": zero}
     if rules.sharded_weights:
         return Stored(
             static=static,
-            always_CS=_embedding_copy(model, workload, table, counts, copies, sharded),
-            gathered_CS=_gathered(workload, counts, copies, sharded),
-            embedding_CS=_gathered_embedding(workload, counts, copies, sharded),
-            experts_CS=_gathered_experts(workload, counts, copies, sharded),
+            always_CS=_embedding_copy(model, workload, table, weights, copies, sharded),
+            gathered_CS=weights.spread(_gathered(workload, copies, sharded, ("split", "whole", "head"))),
+            embedding_CS=_gathered_embedding(workload, weights, copies, sharded),
+            experts_CS=weights.spread(_gathered(workload, copies, sharded, ("experts",))),
             head_gradient_CS=zero,
-            update_CS=_update(model, table, counts, copies, layers) if rules.optimizer_runs else zero,
+            update_CS=_update(model, table, weights, copies) if rules.optimizer_runs else zero,
         )
     placeholders = rules.gradient_placeholders
+    head_gradient = bytes_of(workload.compute_dtype) * model.vocab * model.hidden / table.tp
     return Stored(
         static=static,
         always_CS=rules.workspace_bytes
         + (_placeholders(model, workload, table, layers, rules) if placeholders else zero),
-        gathered_CS=_gathered_in_turn(workload, table, counts, sharded),
+        gathered_CS=_gathered_in_turn(workload, table, weights, sharded),
         embedding_CS=zero,
         experts_CS=zero,
-        head_gradient_CS=_head_gradient(model, workload, table) if placeholders else zero,
+        head_gradient_CS=weights.at_head(head_gradient) if placeholders else zero,
         update_CS=zero,
     )
 
 
-def _state_bytes(workload: Workload, rules: MemoryRules) -> float:
-    """Optimizer bytes per parameter: moments, and a float32 copy of 16-bit parameters and of 16-bit gradients."""
-    size = workload.moments * bytes_of(workload.states_dtype)
-    if workload.master_weights:
-        size += 2.0 if rules.reuse_master else _FLOAT
-        size += 0.0 if bytes_of(workload.grads_dtype) == _FLOAT else _FLOAT
-    return size
+# ---------------------------------------------------------------------------------------------------------- weights
 
 
-def _bytes(counts: _Classes, copies: _Classes, size: float, shared: BoolArray) -> FloatArray:
-    """Bytes of elements of ``size`` bytes, split over their copies where ``shared``, shape (C, S)."""
-    total = np.zeros(counts["split"].shape)
-    for name in _CLASSES:
-        total = total + counts[name] / np.where(shared, copies[name], 1.0)
-    return size * total
+def _weights(model: Model, table: Strategies, layers: StageLayers, rules: MemoryRules) -> _Weights:
+    tp, ep = table.tp, table.ep * (table.tp if rules.expert_tensor_parallel else 1)
+    one = np.ones(len(table))
 
+    def split(counts: Mapping[str, float]) -> _Classes:
+        over = {"split": tp, "experts": ep, "head": tp}
+        return {name: one * count / over.get(name, 1) for name, count in counts.items()}
 
-def _gradients(
-    workload: Workload, table: Strategies, counts: _Classes, copies: _Classes, rules: MemoryRules
-) -> FloatArray:
-    level = table.zero_level[:, None]
-    if not rules.sharded_weights:
-        return _bytes(counts, copies, bytes_of(workload.grads_dtype), level >= 2)
-    accumulated = (table.pp > 1) | (table.micro_batches > 1)
-    shared = (level >= 2) | ((level >= 1) & ~accumulated[:, None])
-    return _bytes(counts, copies, bytes_of(workload.params_dtype), shared)
-
-
-def _counts(model: Model, table: Strategies, layers: StageLayers, rules: MemoryRules) -> _Classes:
-    """Parameters of one rank of each stage by class, shape (C, S) [count]."""
-    tp, ep = table.tp[:, None], table.ep[:, None] * (table.tp[:, None] if rules.expert_tensor_parallel else 1)
-    last = head_CS(table)
-    first = np.broadcast_to(np.arange(table.stages)[None, :] == 0, last.shape)
-    split, whole, norms, experts = (np.zeros(last.shape) for _ in range(4))
-    for kind in model.kinds:
-        each, count = _layer(model, kind, rules), layers.count(kind)
-        split = split + count * (each["split"] / tp)
-        whole, norms = whole + count * each["whole"], norms + count * each["norms"]
-        experts = experts + count * (each["experts"] / ep)
     embedding, head = embedding_parameters(model), head_parameters(model)
-    head_here = last
+    table_of = embedding.tp / tp + embedding.replicated
+    last = dict(split(_predicted(model, rules)))
+    last["norms"] = last["norms"] + final_norm_parameters(model).replicated
     if model.tied_embeddings:
-        head, head_here = Shards(tp=embedding.tp), last & (table.pp > 1)[:, None]
-    mtp = _predicted(model, rules)
-    copy = last & ~first if model.mtp_layers else np.zeros_like(last)
-    return {
-        "split": split + last * (mtp["split"] / tp),
-        "whole": whole + last * mtp["whole"],
-        "norms": norms + last * (mtp["norms"] + final_norm_parameters(model).replicated),
-        "experts": experts + last * (mtp["experts"] / ep),
-        "embedding": (first | copy) * (embedding.tp / tp + embedding.replicated),
-        "head": head_here * (head.tp / tp),
-    }
+        head = Shards(tp=embedding.tp)
+    last["head"] = head.tp / tp * ((table.pp > 1) if model.tied_embeddings else 1)
+    own_stage = head_stage(table) > 0
+    last["embedding"] = table_of * (own_stage & (model.mtp_layers > 0))
+    return _Weights(
+        layers=layers,
+        numbers_CS={kind: layers.count(kind).astype(np.float64) for kind in model.kinds},
+        head_stage=head_stage(table),
+        layer={kind: split(_layer(model, kind, rules)) for kind in model.kinds},
+        first={"norms": np.zeros(len(table)), "embedding": table_of},
+        last=last,
+    )
 
 
 def _layer(model: Model, kind: LayerKind, rules: MemoryRules) -> dict[str, float]:
@@ -190,7 +205,7 @@ def _predicted(model: Model, rules: MemoryRules) -> dict[str, float]:
 
 
 def _copies(table: Strategies, rules: MemoryRules) -> _Classes:
-    """Ranks that share one copy of each class, shape (C, 1).
+    """Ranks that share one copy of each class, shape (C,).
 
     MindSpore shares a weight over all ranks that hold the same slice, so tp adds to those of a weight it does not
     split; norms stay below the size from which it shares, and legacy networks exempt the embedding table.
@@ -201,7 +216,7 @@ def _copies(table: Strategies, rules: MemoryRules) -> _Classes:
     experts = np.where(table.optimizer_shard >= ranks, experts, np.minimum(shard, experts))
     mindspore = rules.sharded_weights
     one = np.ones_like(shard)
-    found = {
+    return {
         "split": shard,
         "whole": shard * tp if mindspore else shard,
         "norms": one if mindspore else shard,
@@ -209,70 +224,99 @@ def _copies(table: Strategies, rules: MemoryRules) -> _Classes:
         "embedding": one if rules.name == "mindformers-legacy" else shard,
         "head": shard,
     }
-    return {name: copies[:, None] for name, copies in found.items()}
+
+
+# ---------------------------------------------------------------------------------------------------- bytes a weight
+
+
+def _each(size: float, copies: _Classes, shared: BoolArray) -> dict[str, FloatArray | float]:
+    """Bytes per weight of each class where copies share it, shape (C,)."""
+    return {name: size / np.where(shared, number, 1.0) for name, number in copies.items()}
+
+
+def _gradients(
+    workload: Workload, table: Strategies, copies: _Classes, rules: MemoryRules
+) -> dict[str, FloatArray | float]:
+    level = table.zero_level
+    if not rules.sharded_weights:
+        return _each(bytes_of(workload.grads_dtype), copies, level >= 2)
+    accumulated = (table.pp > 1) | (table.micro_batches > 1)
+    return _each(bytes_of(workload.params_dtype), copies, (level >= 2) | ((level >= 1) & ~accumulated))
+
+
+def _states(
+    workload: Workload, table: Strategies, weights: _Weights, copies: _Classes, rules: MemoryRules
+) -> FloatArray:
+    """Moments, and a float32 copy of 16-bit parameters and of 16-bit gradients."""
+    size = workload.moments * bytes_of(workload.states_dtype)
+    if workload.master_weights:
+        size += 2.0 if rules.reuse_master else _FLOAT
+        size += 0.0 if bytes_of(workload.grads_dtype) == _FLOAT else _FLOAT
+    if rules.frozen_weights or not rules.optimizer_runs:
+        size = 0.0
+    each = _each(size, copies, table.zero_level >= 1)
+    return weights.spread({name: np.where(table.swap_optimizer, 0.0, number) for name, number in each.items()})
+
+
+def _gathered(
+    workload: Workload, copies: _Classes, sharded: BoolArray, classes: tuple[str, ...]
+) -> dict[str, FloatArray | float]:
+    """MindSpore: whole weights in the compute type, gathered or cast."""
+    cast = workload.params_dtype != workload.compute_dtype
+    size = bytes_of(workload.compute_dtype)
+    return {name: size * (cast | ((copies[name] > 1) & sharded)) for name in classes}
+
+
+def _gathered_embedding(workload: Workload, weights: _Weights, copies: _Classes, sharded: BoolArray) -> FloatArray:
+    """The embedding table gathered for look-ups, in its own type, shape (C, S)."""
+    size = bytes_of(workload.params_dtype) * ((copies["embedding"] > 1) & sharded)
+    total = weights.at_head(size * weights.last["embedding"])
+    total[:, 0] += size * weights.first["embedding"]
+    return total
 
 
 def _embedding_copy(
-    model: Model, workload: Workload, table: Strategies, counts: _Classes, copies: _Classes, sharded: BoolArray
+    model: Model, workload: Workload, table: Strategies, weights: _Weights, copies: _Classes, sharded: BoolArray
 ) -> FloatArray:
     """The constant that MindSpore makes of the shard of the second embedding table, which MTP modules use, (C, S)."""
-    second = counts["embedding"] * (head_CS(table) & (table.pp > 1)[:, None]) * (model.mtp_layers > 0)
-    return bytes_of(workload.params_dtype) * second / np.where(sharded, copies["embedding"], 1.0)
+    share = np.where(sharded, copies["embedding"], 1.0)
+    return weights.at_head(bytes_of(workload.params_dtype) * weights.last["embedding"] / share)
 
 
-def _gathered(workload: Workload, counts: _Classes, copies: _Classes, sharded: BoolArray) -> FloatArray:
-    """MindSpore: whole weights in the compute type, from their first use to the last backward pass, shape (C, S)."""
-    cast = workload.params_dtype != workload.compute_dtype
-    total = np.zeros(counts["split"].shape)
-    for name in ("split", "whole", "head"):
-        total = total + counts[name] * (cast | ((copies[name] > 1) & sharded))
-    return bytes_of(workload.compute_dtype) * total
-
-
-def _gathered_in_turn(workload: Workload, table: Strategies, counts: _Classes, sharded: BoolArray) -> FloatArray:
+def _gathered_in_turn(workload: Workload, table: Strategies, weights: _Weights, sharded: BoolArray) -> FloatArray:
     """ZeRO level 3: two layers (this and the next) and the tables, shape (C, S)."""
-    layers = counts["split"] + counts["whole"] + counts["norms"] + counts["experts"]
-    two_layers = np.minimum(2.0, table.layers_CS) / np.maximum(table.layers_CS, 1) * layers
-    return bytes_of(workload.compute_dtype) * sharded * (two_layers + counts["embedding"] + counts["head"])
+    size = bytes_of(workload.compute_dtype) * sharded
+    layers = weights.spread({"split": size, "whole": size, "norms": size, "experts": size})
+    share = np.minimum(2.0, table.layers_CS) / np.maximum(table.layers_CS, 1)
+    return share * layers + weights.spread({"embedding": size, "head": size})
 
 
-def _gathered_embedding(workload: Workload, counts: _Classes, copies: _Classes, sharded: BoolArray) -> FloatArray:
-    """The embedding table gathered for look-ups, in its own type, shape (C, S)."""
-    return bytes_of(workload.params_dtype) * counts["embedding"] * ((copies["embedding"] > 1) & sharded)
+# ------------------------------------------------------------------------------------------------------- temporaries
 
 
-def _gathered_experts(workload: Workload, counts: _Classes, copies: _Classes, sharded: BoolArray) -> FloatArray:
-    """Experts in the compute type, gathered or cast, shape (C, S)."""
-    cast = workload.params_dtype != workload.compute_dtype
-    return bytes_of(workload.compute_dtype) * counts["experts"] * (cast | ((copies["experts"] > 1) & sharded))
-
-
-def _update(model: Model, table: Strategies, counts: _Classes, copies: _Classes, layers: StageLayers) -> FloatArray:
+def _update(model: Model, table: Strategies, weights: _Weights, copies: _Classes) -> FloatArray:
     """Temporaries of MindFormers' update, float32, shape (C, S).
 
     Gradients are unscaled whole (a cast and a product) and reduced to their owners one after the other, clipped
     together, then applied one by one with three temporaries each.  This runs in the order of parameters: the embedding
     first, when all clipped gradients are still alive, the head last, when only its own is.
     """
-    sharded = (table.zero_level >= 1)[:, None]
+    sharded = table.zero_level >= 1
     own = {name: np.where(sharded, number, 1.0) for name, number in copies.items()}
-    clipped = _bytes(counts, copies, _FLOAT, sharded)
-    within = np.zeros(counts["split"].shape)
-    for kind in model.kinds:
+    clipped = weights.spread(_each(_FLOAT, copies, sharded))
+    within = np.zeros(clipped.shape)
+    for kind, numbers in weights.numbers_CS.items():
         dense, expert = _largest(model, kind, table)
-        most = np.maximum(dense[:, None] / own["split"], expert[:, None] / own["experts"])
-        within = np.maximum(within, most * (layers.count(kind) > 0))
-    embedding, head = _FLOAT * counts["embedding"], _FLOAT * counts["head"]
+        most = np.maximum(dense / own["split"], expert / own["experts"])
+        within = np.maximum(within, most[:, None] * (numbers > 0))
+    peak = clipped + 3.0 * within
+    embedding, head = _FLOAT * weights.first["embedding"], _FLOAT * weights.last["head"]
     own_embedding, own_head = embedding / own["embedding"], head / own["head"]
-    return np.maximum.reduce(
-        [
-            clipped + 3.0 * within,
-            clipped + 3.0 * own_embedding,
-            4.0 * own_head,
-            2.0 * embedding + own_embedding,
-            2.0 * head + clipped,
-        ]
-    )
+    first = np.maximum(clipped[:, 0] + 3.0 * own_embedding, 2.0 * embedding + own_embedding)
+    peak[:, 0] = np.maximum(peak[:, 0], first)
+    at = np.arange(len(table)), weights.head_stage
+    peak[at] = np.maximum(peak[at], np.maximum(4.0 * own_head, 2.0 * head + clipped[at]))
+    return peak
 
 
 def _largest(model: Model, kind: LayerKind, table: Strategies) -> tuple[FloatArray, FloatArray]:
@@ -288,10 +332,6 @@ def _largest(model: Model, kind: LayerKind, table: Strategies) -> tuple[FloatArr
     return dense, expert
 
 
-def _head_gradient(model: Model, workload: Workload, table: Strategies) -> FloatArray:
-    return head_CS(table) * (bytes_of(workload.compute_dtype) * model.vocab * model.hidden / table.tp)[:, None]
-
-
 def _placeholders(
     model: Model, workload: Workload, table: Strategies, layers: StageLayers, rules: MemoryRules
 ) -> FloatArray:
@@ -302,8 +342,12 @@ def _placeholders(
         "tp": 1.0 / table.tp,
         "expert": 1.0 / table.tp if rules.expert_tensor_parallel else np.ones(len(table)),
     }
-    total = np.zeros(table.layers_CS.shape)
+    by_kinds: dict[frozenset[LayerKind], FloatArray] = {}
     for shape in weight_shapes(model):
-        here = np.logical_or.reduce([present[kind] for kind in model.kinds if kind in shape.kinds])
-        total = total + here * (shape.elements * splits[shape.split])[:, None]
-    return total * bytes_of(workload.compute_dtype)
+        size = bytes_of(workload.compute_dtype) * shape.elements * splits[shape.split]
+        by_kinds[shape.kinds] = by_kinds.get(shape.kinds, 0.0) + size
+    total = np.zeros(table.layers_CS.shape)
+    for kinds, size in by_kinds.items():
+        here = np.logical_or.reduce([present[kind] for kind in model.kinds if kind in kinds])
+        total = total + here * size[:, None]
+    return total
