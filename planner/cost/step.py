@@ -8,12 +8,14 @@ Constants (``Calibration.constants``)
 -------------------------------------
 matmul_efficiency        share of the 16-bit matmul peak that large matmuls reach
 matmul_k0                elements; a dim of d costs (1 + k0 / d) more, see `planner.cost.compute.matmul_s`
-attention_efficiency     share of that peak that flash attention reaches, causal FLOP
+attention_efficiency     share of that peak that flash attention reaches, causal FLOP, heads of 128
+attention_head0          columns of a head as slow as the softmax of one score; narrow heads are slower by it
 vector_efficiency        share of the data-sheet memory bandwidth for the counted bytes of element-wise operators
 hbm_efficiency           the same for plain streaming: optimizer update, gradient accumulation
 tp_exposed               share of tensor-parallel traffic that computation does not hide
 tp_exposed_overlapped    the same with fine-grain interleaving, MC2 or asynchronous TP
 ep_exposed               share of expert all-to-alls that computation does not hide
+pp_exposed               share of transfers between stages that computation does not hide
 dp_exposed               share of gradient and parameter traffic that is never hidden
 dp_window                share of the computation beside which that traffic can run
 ring_slowdown            attention time in a ring over attention in one piece
@@ -26,7 +28,8 @@ launch_s                 device idle time per operator [s]
 host_launch_s            host time per operator, a floor where operators are launched one by one [s]
 straggler                spread of equal nodes' speed; a step waits for the slowest of them
 step_fixed_s             per step beside optimizer and gradient traffic [s]
-(and those of `planner.cluster.collectives`: link shares and latencies)
+residual_moe, residual_cp  80 % interval of log(measured / predicted) of such rows (``low``, ``high``)
+(and those of `planner.cluster.rates`: link shares and latencies)
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Cluster
+from planner.cost import step
 from planner.cost.setting import Execution
 from planner.cost.step import COLUMNS, HIDDEN_COLUMNS, StepTime, step_time
 from planner.cost.strategies import SCHEDULES, Strategies, Strategy
@@ -288,6 +289,16 @@ def test_a_row_costs_the_same_alone_and_in_any_table(table: Strategies, moe: boo
     pp = int(table.pp[i])
     assert whole.stage_s_CS[i, :pp].tolist() == alone.stage_s_CS[0].tolist()
     assert not whole.stage_s_CS[i, pp:].any()
+
+
+@pytest.mark.parametrize("device", ["910B2", "A100"])
+def test_every_constant_is_explained_and_has_a_prior(device: str) -> None:
+    text = (step.__doc__ or "").split("-------------------------------------")[1]
+    explained = {word.rstrip(",") for line in text.splitlines() for word in line.split("  ")[0].split()[:2]}
+    priors = calibration(hardware(device), "mindspeed" if device == "910B2" else "megatron", "prior").constants
+    assert set(priors) <= explained
+    needed = explained & {key for key in explained if "_" in key or key == "straggler"}
+    assert needed - {"residual_moe", "residual_cp"} <= set(priors)
 
 
 def test_every_schedule_is_priced() -> None:
