@@ -93,7 +93,8 @@ class _Parts:
     layers_CS: IntArray
     chunks_C1: IntArray
     last_kind: LayerKind
-    predicted_CS: FloatArray
+    predicted_CS: FloatArray | None
+    static_CS: FloatArray
     bytes_by_kind: Mapping[LayerKind, LayerBytes]
     static: Mapping[str, FloatArray]
     always_CS: FloatArray
@@ -112,7 +113,12 @@ class _Parts:
             static={name: term[rows] for name, term in self.static.items()},
             chunks_C1=self.chunks_C1[rows],
             last_kind=self.last_kind,
-            **{f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name.endswith("_CS")},
+            predicted_CS=None if self.predicted_CS is None else self.predicted_CS[rows],
+            **{
+                f.name: getattr(self, f.name)[rows]
+                for f in fields(self)
+                if f.type == "FloatArray" or f.name == "layers_CS"
+            },
         )
 
 
@@ -191,41 +197,37 @@ def _fewest(
 
 def _assemble(parts: _Parts, table: Strategies) -> Memory:
     layers = _sum_layers(parts, table.recompute_full_CS, table.recompute_selective_CS)
-    static = _add(parts.static.values())
     moments = _moments(parts, layers)
-    moment = np.argmax(np.stack(moments), axis=0)
     peak = np.maximum.reduce(moments)
+    moment = np.full(peak.shape, len(MOMENTS) - 1)
+    for index in reversed(range(len(MOMENTS) - 1)):
+        moment[moments[index] == peak] = index
     mask = table.stage_mask_CS
-    zero = np.zeros_like(peak)
-
-    def at(name: str, value: FloatArray) -> FloatArray:
-        return np.where(moment == MOMENTS.index(name), value, zero)
-
-    busy = moment != MOMENTS.index("update")
-    backward = at("backward", layers.backward)
-    terms = dict(parts.static) | {
-        "gathered_parameters": np.where(busy, parts.gathered_CS + layers.gathered, zero),
-        "activations": np.where(busy, layers.kept - layers.dispatch + parts.ends_CS, zero),
-        "moe_dispatch": np.where(busy, layers.dispatch, zero),
-        "recompute_working": np.where(layers.recomputed, backward, zero),
-        "logits_loss": at("loss", parts.loss_CS),
-        "temporaries": parts.always_CS
-        + np.where(layers.recomputed, zero, backward)
-        + at("backward", parts.backward_CS)
-        + at("forward", layers.forward)
-        + at("update", parts.update_CS),
+    at = {name: (moment == index) & mask for index, name in enumerate(MOMENTS)}
+    busy = mask & ~at["update"]
+    terms = {name: term * mask for name, term in parts.static.items()} | {
+        "gathered_parameters": (parts.gathered_CS + layers.gathered) * busy,
+        "activations": (layers.kept - layers.dispatch + parts.ends_CS) * busy,
+        "moe_dispatch": layers.dispatch * busy,
+        "recompute_working": layers.backward * (at["backward"] & layers.recomputed),
+        "logits_loss": parts.loss_CS * at["loss"],
+        "temporaries": parts.always_CS * mask
+        + layers.forward * at["forward"]
+        + layers.backward * (at["backward"] & ~layers.recomputed)
+        + parts.backward_CS * at["backward"]
+        + parts.update_CS * at["update"],
     }
     return Memory(
-        terms={name: _frozen(np.where(mask, terms[name], zero)) for name in TERMS},
-        static_bytes_CS=_frozen(np.where(mask, static, zero)),
-        peak_bytes_CS=_frozen(np.where(mask, peak, zero)),
+        terms={name: _frozen(terms[name]) for name in TERMS},
+        static_bytes_CS=_frozen(parts.static_CS * mask),
+        peak_bytes_CS=_frozen(peak * mask),
         in_flight_CS=_frozen(parts.layers.in_flight_CS),
         moment_CS=moment,
     )
 
 
 def _moments(parts: _Parts, layers: _Layers) -> list[FloatArray]:
-    always = _add(parts.static.values()) + parts.always_CS
+    always = parts.static_CS + parts.always_CS
     busy = always + (parts.gathered_CS + layers.gathered) + layers.kept + parts.ends_CS
     return [
         busy + layers.forward,
@@ -247,21 +249,23 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
     """
     layers = parts.layers
     whole_at, some_at, all_at = (layers.places(n) for n in (full_CS, full_CS + selective_CS, parts.layers_CS))
-    kept, gathered, dispatch, forward, backward, begun, rebuilt, freed = (np.zeros(full_CS.shape) for _ in range(8))
+    kept, forward, backward, rebuilt, freed = (np.zeros(full_CS.shape) for _ in range(5))
+    gathered = dispatch = begun = kept
     for kind, size in parts.bytes_by_kind.items():
         none, selective, full = (x[:, None] for x in (size.none, size.selective, size.full))
         count, some, whole = (layers.kept(kind, at) for at in (all_at, some_at, whole_at))
         kept = kept + ((count - some) * none + (some - whole) * selective + whole * full)
-        dispatch = dispatch + (count - whole) * size.dispatch[:, None]
         of_kind, of_some, of_whole = (layers.of_kind(kind, at) for at in (all_at, some_at, whole_at))
         freed = freed + ((of_kind - of_some) * none + (of_some - of_whole) * selective)
-        begun = begun + (of_kind - of_whole) * size.begun[:, None]
-        if kind == MOE:
-            gathered = parts.idle_experts_CS * (of_whole / np.maximum(of_kind, 1))
         forward = np.maximum(forward, size.forward[:, None] * (of_kind > 0))
         backward = np.maximum(backward, size.backward[:, None] * (of_kind > 0))
         rebuilt = np.maximum(rebuilt, size.rebuilt[:, None] * (of_whole > 0))
-    kept = kept + parts.predicted_CS * _predicted(parts, full_CS, selective_CS)
+        if kind == MOE:
+            dispatch = (count - whole) * size.dispatch[:, None]
+            begun = (of_kind - of_whole) * size.begun[:, None]
+            gathered = parts.idle_experts_CS * (of_whole / np.maximum(of_kind, 1))
+    if parts.predicted_CS is not None:
+        kept = kept + parts.predicted_CS * _predicted(parts, full_CS, selective_CS)
     backward = backward + begun / parts.chunks_C1
     rebuilt = rebuilt - freed / parts.chunks_C1
     return _Layers(
@@ -296,7 +300,8 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         layers_CS=table.layers_CS,
         chunks_C1=table.vpp[:, None],
         last_kind=model.layer_kinds[-1],
-        predicted_CS=model.mtp_layers * last_flight * last_CS,
+        predicted_CS=model.mtp_layers * last_flight * last_CS if model.mtp_layers else None,
+        static_CS=_add(kept.static.values()),
         bytes_by_kind={
             kind: layer_bytes(layer_tensors(model, workload, kind, rules), elements) for kind in model.kinds
         },
