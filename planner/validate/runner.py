@@ -75,9 +75,6 @@ def _run(job: dict[str, Any], report: dict[str, Any]) -> None:
 
         steps = 0
 
-        def on_train_begin(self, run_context: object) -> None:
-            _calm_spinning_threads()
-
         def on_train_step_end(self, run_context: object) -> None:
             self.steps += 1
             if self.steps == 1:
@@ -113,30 +110,6 @@ def _zero_initialisers() -> None:
 
 def _zero_fill(_: object, array: Any) -> None:
     array.fill(0)
-
-
-def _calm_spinning_threads(sample_s: float = 0.5) -> None:
-    """Lower the priority of threads that are busy while the main thread sleeps.
-
-    Under simulation the threads that wait for device callbacks poll without pause, and would take two cores from
-    the compile.
-    """
-    before = _thread_ticks()
-    time.sleep(sample_s)
-    for thread, ticks in _thread_ticks().items():
-        if thread != os.getpid() and ticks - before.get(thread, ticks) >= 2:
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, thread, 19)
-
-
-def _thread_ticks() -> dict[int, int]:
-    """Processor ticks used by each thread of this process."""
-    ticks = {}
-    for name in os.listdir("/proc/self/task"):  # noqa: PTH208
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{name}/stat") as file:  # noqa: PTH123
-            fields = file.read().rsplit(")", 1)[1].split()
-            ticks[int(name)] = int(fields[11]) + int(fields[12])
-    return ticks
 
 
 def _always_run_optimizer() -> None:

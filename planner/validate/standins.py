@@ -25,6 +25,7 @@ from planner.validate.symbols import plugin_libraries, plugin_symbols
 _TOOLS = ("gcc", "g++", "nm", "c++filt")
 _GENERATOR_FILES = ("standins.py", "standin_sources.py", "symbols.py")
 _CORE_LIBRARY = "libge_runner.so"
+_QUIET_LIBRARY = "libquiet.so"
 _EMPTY_LIBRARIES = ("libgraph.so", "libhccl.so", "libruntime.so", "libplatform.so", "libc_sec.so", "libascend_hal.so")
 _ACL_LIBRARIES = ("libascendcl.so", "libmsprofiler.so", "libacl_op_compiler.so", "libacl_tdt_channel.so")
 _OPERATOR_LIBRARIES = (
@@ -48,6 +49,7 @@ class Cann:
         if not self.real:
             _prepend(env, "LD_LIBRARY_PATH", self.root / "latest/lib64")
             _prepend(env, "PYTHONPATH", self.root / "python")
+            _prepend(env, "LD_PRELOAD", self.root / "latest/lib64" / _QUIET_LIBRARY)
             env["ASCEND_OPP_PATH"] = str(self.root / "latest/opp")
         return env
 
@@ -140,6 +142,7 @@ def _write_hccl_package(package: Path) -> None:
 
 def _link_all(source: Path, libraries: Path) -> None:
     _link(libraries, _CORE_LIBRARY, [source / "linked.s", source / "status.cc"], core=False)
+    _link(libraries, _QUIET_LIBRARY, [source / "quiet.c"], core=False)
     _link(libraries, "libprofapi.so", [source / "profiler.c"])
     for names, file in ((_EMPTY_LIBRARIES, "empty.c"), (_ACL_LIBRARIES, "acl.c"), (_OPERATOR_LIBRARIES, "operators.c")):
         _link(libraries, names[0], [source / file])
@@ -161,7 +164,7 @@ def _link(libraries: Path, name: str, source: Sequence[Path], *, core: bool = Tr
         *map(str, source),
         f"-Wl,-soname,{name}",
     ]
-    subprocess.run([*command, *depends], check=True, capture_output=True, text=True)
+    subprocess.run([*command, *depends, "-ldl"], check=True, capture_output=True, text=True)
 
 
 def _last_line(error: subprocess.CalledProcessError) -> str:
