@@ -30,6 +30,8 @@ class LayerBytes:
         Part of ``none`` that holds routed tokens.
     forward, backward : array
         Alive in addition where the layer's forward and backward pass are widest.
+    copied : array
+        Constants of every recomputed layer, alive all the time.
     begun : array
         Made for every layer that is not recomputed when a backward pass begins.
     rebuilt : array
@@ -42,6 +44,7 @@ class LayerBytes:
     dispatch: FloatArray
     forward: FloatArray
     backward: FloatArray
+    copied: FloatArray
     begun: FloatArray
     rebuilt: FloatArray
 
@@ -76,6 +79,7 @@ def layer_bytes(lists: LayerTensors, elements: dict[Split, FloatArray]) -> Layer
         dispatch=reduce_bytes((t for t in lists.kept if t.dispatch), elements),
         forward=reduce_bytes(lists.forward, elements),
         backward=reduce_bytes(lists.backward, elements),
+        copied=reduce_bytes(lists.copied, elements),
         begun=reduce_bytes(lists.begun, elements),
         rebuilt=none + reduce_bytes(lists.rebuilt, elements),
     )

@@ -256,6 +256,7 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
         count, some, whole = (layers.kept(kind, at) for at in (all_at, some_at, whole_at))
         kept = kept + ((count - some) * none + (some - whole) * selective + whole * full)
         of_kind, of_some, of_whole = (layers.of_kind(kind, at) for at in (all_at, some_at, whole_at))
+        kept = kept + of_whole * size.copied[:, None]
         freed = freed + ((of_kind - of_some) * none + (of_some - of_whole) * selective)
         forward = np.maximum(forward, size.forward[:, None] * (of_kind > 0))
         backward = np.maximum(backward, size.backward[:, None] * (of_kind > 0))

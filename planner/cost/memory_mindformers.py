@@ -36,9 +36,15 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         full=(Tensor("layer input", hidden, "sequence", width),),
         forward=forward,
         backward=backward,
+        copied=(_compressed_mask(1.0),) if rules.compressed_mask else (),
         begun=() if kind == DENSE else (Tensor("zero-filled target of routed tokens", hidden, "routed", width),),
         rebuilt=(*rebuilt, Tensor("layer input, freed", -hidden, "sequence", width)),
     )
+
+
+def _compressed_mask(number: float) -> Tensor:
+    """Masks of 2048 x 2048: a stage holds a constant for every layer of the model, and one for recomputing each."""
+    return Tensor("compressed masks", number * 2048.0 * 2048.0, "once", 1.0)
 
 
 def _norm(name: str, hidden: float, width: float, legacy: bool) -> tuple[Tensor, ...]:
@@ -204,7 +210,7 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     stage: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
     if rules.compressed_mask:
-        constant.append(Tensor("attention mask", 2048.0 * 2048.0, "once", 1.0))
+        constant.append(_compressed_mask(float(model.layers)))
     else:
         constant.append(Tensor("triangle", seq * seq, "once", width))
         refill = (Tensor("triangle of a batch", seq * seq, "once", width),)

@@ -80,6 +80,8 @@ class LayerTensors:
         Kept when the whole layer is recomputed.
     forward, backward : tuple of Tensor
         Alive in addition where the layer's forward and backward pass are widest.
+    copied : tuple of Tensor
+        Constants of every recomputed layer, alive all the time.
     begun : tuple of Tensor
         Made for every layer that is not recomputed when the backward pass of a micro-batch begins.
     rebuilt : tuple of Tensor
@@ -91,6 +93,7 @@ class LayerTensors:
     full: tuple[Tensor, ...]
     forward: tuple[Tensor, ...] = ()
     backward: tuple[Tensor, ...] = ()
+    copied: tuple[Tensor, ...] = ()
     begun: tuple[Tensor, ...] = ()
     rebuilt: tuple[Tensor, ...] = ()
 
