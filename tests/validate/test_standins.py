@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -70,6 +71,34 @@ def test_built_libraries_answer(home: Path, tmp_path: Path) -> None:
     assert operators.aclnnAddGetWorkspaceSize() == 0
     operators.aclCreateTensor.restype = ctypes.c_void_p
     assert operators.aclCreateTensor()
+
+
+POLLING_PLUGIN = """
+#include <pthread.h>
+static volatile int polled;
+static void *poll(void *unused) { polled = 1; return unused; }
+int start(void) { pthread_t thread; return pthread_create(&thread, 0, poll, 0); }
+int has_polled(void) { return polled; }
+"""
+START_AND_ASK = """
+import ctypes, sys, time
+plugin = ctypes.CDLL(sys.argv[1])
+assert plugin.start() == 0
+time.sleep(0.5)
+print(plugin.has_polled())
+"""
+
+
+@pytest.mark.parametrize(("name", "polls"), [("libmindspore_ascend_res_manager.so", "0"), ("libother.so", "1")])
+def test_polling_threads_of_the_plugin_sleep(home: Path, tmp_path: Path, name: str, polls: str) -> None:
+    root = ensure_standins(home, "2.9.0", tmp_path / "cache")
+    (tmp_path / "poll.c").write_text(POLLING_PLUGIN)
+    library = tmp_path / name
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "poll.c")], check=True)
+    env = Cann(root=root, real=False).environment(os.environ)
+    command = [sys.executable, "-c", START_AND_ASK, str(library)]
+    answer = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == polls
 
 
 def test_built_once_and_atomically(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,6 +176,7 @@ def test_no_installed_cann(env: dict[str, str]) -> None:
 def test_environment_of_stand_ins() -> None:
     env = Cann(root=Path("/s"), real=False).environment({"LD_LIBRARY_PATH": "/a", "HOME": "/h"})
     assert env["LD_LIBRARY_PATH"] == os.pathsep.join(["/s/latest/lib64", "/a"])
+    assert env["LD_PRELOAD"] == "/s/latest/lib64/libquiet.so"
     assert env["PYTHONPATH"] == "/s/python"
     assert env["ASCEND_OPP_PATH"] == "/s/latest/opp"
     assert env["HOME"] == "/h"
