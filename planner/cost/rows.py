@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +28,7 @@ def distinct(keys: IntArray) -> tuple[IntArray, IntArray]:
     return by_key[fresh], place
 
 
+@lru_cache(maxsize=256)
 def mixers(count: int, start: int = 1) -> IntArray:
     """Factors without any pattern, 64 bits each (SplitMix64); products wrap around."""
     factors = []
@@ -34,4 +37,6 @@ def mixers(count: int, start: int = 1) -> IntArray:
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
         z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
         factors.append(z ^ (z >> 31))
-    return np.array(factors, np.uint64).astype(np.int64)
+    out = np.array(factors, np.uint64).astype(np.int64)
+    out.setflags(write=False)
+    return out

@@ -15,34 +15,15 @@ from planner.cost.strategies import FloatArray, IntArray, Strategies
 from planner.search.legality import LAYER_RULES, apply_rules
 from planner.search.objective import fitted, fitted_by_stage, timed
 from planner.search.request import Request
-from planner.search.tables import concatenate
 
 #: Rounds of moves at most; each moves one layer of every row that still improves.
 ROUNDS: Final = 8
 #: Stages that may receive the layer: those with least work.
 RECEIVERS: Final = 6
-#: Rows of up to so many stages are moved together; wider ones apart, so that padding stays small.
-NARROW: Final = 8
 
 
 def rebalance(request: Request, table: Strategies) -> Strategies:
     """Rows with layers moved from the pace-setting stage to others, and no more recompute than fits."""
-    groups = [rows for rows in (np.flatnonzero(table.pp <= NARROW), np.flatnonzero(table.pp > NARROW)) if len(rows)]
-    balanced = concatenate([_rebalanced(request, _narrowed(table.take(rows))) for rows in groups])
-    return balanced.take(np.argsort(np.concatenate(groups), kind="stable"))
-
-
-def _narrowed(table: Strategies) -> Strategies:
-    """The table without padding beyond its own widest row."""
-    depth, width = int(table.vpp.max()), int(table.pp.max())
-    return table.replace(
-        layers_CVS=table.layers_CVS[:, :depth, :width],
-        recompute_full_CS=table.recompute_full_CS[:, :width],
-        recompute_selective_CS=table.recompute_selective_CS[:, :width],
-    )
-
-
-def _rebalanced(request: Request, table: Strategies) -> Strategies:
     time = timed(request, table)
     best_s, stage_s, pace = time.step_s, time.stage_s_CS.copy(), time.pace_stage.copy()
     active = np.flatnonzero(table.pp > 1)

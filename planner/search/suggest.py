@@ -105,7 +105,7 @@ def search(request: Request, progress: Progress | None = None) -> Result:
     scan = _scan(request, progress)
     if scan.fitting == 0:
         _refuse(request, scan)
-    finalists = refine(request, scan.table)
+    finalists = refine(request, scan.table, scan.objective)
     ranked = _distinct(request, finalists)
     simulated: tuple[float, ...] = ()
     if request.balance == "exact" and request.objective == "time":
@@ -207,9 +207,8 @@ def _place_in_group(keys: IntArray, by_key: IntArray, value: FloatArray | None =
 # --- finalists ------------------------------------------------------------------------------------------------------
 
 
-def refine(request: Request, table: Strategies) -> Strategies:
+def refine(request: Request, table: Strategies, value: FloatArray) -> Strategies:
     """Finalists with layers and recompute moved between stages; rows never get worse."""
-    value = objective_of(request, table)
     rows = best_per_shape(table, value, BALANCED_PER_SHAPE)
     keys = degree_keys(table)[rows]
     first, place = distinct(keys)
