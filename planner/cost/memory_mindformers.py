@@ -26,7 +26,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
     attention = norms + _attention(model, width, legacy)
     if kind == DENSE:
         gathered = Tensor("mlp input", hidden, "whole", width)
-        mlp = (gathered, *_columns("mlp", float(model.ffn), width, "tensor"))
+        mlp = (gathered, *_columns(model, "mlp", float(model.ffn), width, "tensor", legacy))
         forward, backward, rebuilt = _forward(hidden, width, legacy), _backward(model, width), _rebuilt(model, width)
     else:
         mlp, forward, backward = _experts(model, width), (), _experts_backward(model, width)
@@ -95,12 +95,17 @@ def _latents(model: Model, width: float) -> tuple[Tensor, ...]:
     )
 
 
-def _columns(name: str, ffn: float, width: float, split: Split) -> tuple[Tensor, ...]:
-    """A gated MLP: both halves of the first product, the activated half and the input of the second product."""
+def _columns(model: Model, name: str, ffn: float, width: float, split: Split, legacy: bool) -> tuple[Tensor, ...]:
+    """A gated MLP: both halves of the first product, the activated half and the input of the second product.
+
+    Selective recompute names operators by their place: it finds activation and product of legacy and DeepSeek3
+    networks, but only the activation of Qwen3, whose product is inside the activation's own cell.
+    """
+    found = legacy or model.attention.kind == "mla"
     return (
         Tensor(f"{name} gate and up", 2.0 * ffn, split, width),
         Tensor(f"{name} activation", ffn, split, width, selective=False),
-        Tensor(f"{name} product", ffn, split, width, selective=False),
+        Tensor(f"{name} product", ffn, split, width, selective=not found),
     )
 
 
@@ -124,7 +129,7 @@ def _experts(model: Model, width: float) -> tuple[Tensor, ...]:
     if not moe.shared_ffn:
         return routed
     given = Tensor("shared expert input", hidden, "sequence", width)
-    return (*routed, given, *_columns("shared expert", float(moe.shared_ffn), width, "sequence"))
+    return (*routed, given, *_columns(model, "shared expert", float(moe.shared_ffn), width, "sequence", False))
 
 
 def _experts_backward(model: Model, width: float) -> tuple[Tensor, ...]:
