@@ -127,8 +127,8 @@ def spread(*, epilog: str = "") -> Callable[[Callable[..., Any]], Callable[..., 
     """Turn parameters annotated with an options record into one option per field."""
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        hints = typing.get_type_hints(function, include_extras=True)
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, eval_str=True)  # get_type_hints of 3.10 hides Annotated behind Optional
+        hints = {name: parameter.annotation for name, parameter in signature.parameters.items()}
         records = {name: hints[name] for name in signature.parameters if dataclasses.is_dataclass(hints[name])}
         parameters = _flat(signature, hints, records)
 
