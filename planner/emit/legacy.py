@@ -94,7 +94,7 @@ def _pipeline_layout(plan: Plan) -> list[Entry]:
 
 
 def _mask(plan: Plan) -> list[Entry]:
-    if not plan.workload.flash_attention or plan.strategy.cp > 1:
+    if not plan.workload.flash_attention:
         return []
     return [Entry("use_attn_mask_compression", True, "a 2048 x 2048 causal mask instead of sequence x sequence")]
 

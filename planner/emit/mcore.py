@@ -123,7 +123,7 @@ def _shape(plan: Plan, own: Traits) -> list[Entry]:
 
 
 def _mask(plan: Plan) -> list[Entry]:
-    if not plan.workload.flash_attention or plan.strategy.cp > 1:
+    if not plan.workload.flash_attention:
         return []
     return [Entry("use_attn_mask_compression", True, "a 2048 x 2048 causal mask instead of sequence x sequence")]
 

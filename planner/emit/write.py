@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from planner import plan as plans
-from planner.emit import families, launch, mindformers_graph, mindspeed, pynative
+from planner.emit import families, launch, mindformers_graph, mindspeed, native, pynative
 from planner.emit.record import EmitResult, File, Settings
 from planner.emit.shell import check_path
 from planner.errors import EmitError
@@ -75,7 +75,7 @@ def render(plan: Plan, target: str, settings: Settings) -> list[File]:
     elif target == "mindspeed":
         main = [mindspeed.render(plan, settings)]
     else:
-        raise EmitError(f"target {target!r} is not available yet.")
+        main = [native.render(plan, settings), *launch.files(plan, settings, program=("pretrain.py",))]
     return [*main, File(name="plan.json", text=plans.dumps(plan))]
 
 

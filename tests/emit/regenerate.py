@@ -6,7 +6,7 @@ from pathlib import Path
 
 from planner.emit.record import File, Settings
 from planner.emit.write import render
-from tests.emit.samples import golden, golden_mindspeed, golden_pynative
+from tests.emit.samples import golden, golden_mindspeed, golden_native, golden_pynative
 
 FOLDER = Path(__file__).parents[1] / "golden" / "emit"
 #: Files that say nothing new from one plan to the next.
@@ -16,7 +16,12 @@ _SAME = ("train.py", "plan.json")
 def files() -> dict[str, str]:
     """Path below the golden folder -> text, for every golden plan and target."""
     result: dict[str, str] = {}
-    targets = {"mindformers": golden(), "mindformers-pynative": golden_pynative(), "mindspeed": golden_mindspeed()}
+    targets = {
+        "mindformers": golden(),
+        "mindformers-pynative": golden_pynative(),
+        "mindspeed": golden_mindspeed(),
+        "mindspore": golden_native(),
+    }
     for target, plans in targets.items():
         for name, plan in plans.items():
             rendered = render(plan, target, Settings())

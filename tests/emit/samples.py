@@ -100,6 +100,11 @@ def golden() -> dict[str, Plan]:
     }  # fmt: skip
 
 
+def golden_native() -> dict[str, Plan]:
+    """Plans whose MindSpore scripts are kept and reviewed."""
+    return {"llama-3.1-8b-16": plan(find("Llama-3.1-8B"), dp=2, tp=4, pp=2, micro_batches=8, full=(4, 0))}
+
+
 def golden_mindspeed() -> dict[str, Plan]:
     """Plans whose MindSpeed-LLM scripts are kept and reviewed."""
     work = Workload(seq=8192, global_batch=1, params_dtype="bfloat16", master_weights=True, framework="mindspeed")
