@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from planner import plan as plans
 from planner.cluster import load as clusters
 from planner.cluster.records import Calibration, Cluster, Hardware
 from planner.cost.estimate import Estimate, evaluate
@@ -202,6 +203,26 @@ def plan_of(request: Request, estimate: Estimate, rank: int = 1, hardware: str |
         rank=rank,
         memory_limit_bytes=int(request.limit),
     )
+
+
+def configuration(source: str | Path) -> Path | dict[str, Any]:
+    """What DryRun reads of a file: the YAML itself, the one beside a folder's plan.json, or one made from plan.json."""
+    path = Path(source)
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return path
+    if path.is_dir() and (path / "pretrain.yaml").is_file():
+        return path / "pretrain.yaml"
+    return configuration_of(plans.load(path / "plan.json" if path.is_dir() else path))
+
+
+def configuration_of(plan: Plan) -> dict[str, Any]:
+    """A plan as a parsed MindFormers configuration."""
+    import yaml
+
+    from planner.emit.mindformers_graph import render
+
+    content: dict[str, Any] = yaml.safe_load(render(plan).text)
+    return content
 
 
 # --- completing what was left out -----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -19,18 +19,27 @@ from planner import api
 from planner.cluster.records import Hardware
 from planner.cost.memory import memory
 from planner.cost.strategies import Strategies, Strategy
+from planner.emit.environment import hccl_buffer_mb
 from planner.errors import PredictedOutOfMemory, SpecError
 from planner.model.records import Model
 from planner.plan import Plan
 from planner.search.explain import neighbours
 from planner.search.legality import violations
 from planner.search.suggest import Request
-from planner.units import format_bytes
+from planner.units import GIB, MIB, format_bytes
+
+if TYPE_CHECKING:
+    from planner.validate.dryrun import DryRunReport, DryRunSettings
 
 #: Largest micro-batch size looked at.
 MOST_MICRO_BATCH: Final = 4096
 #: Changes that a refusal names.
 NAMED_CHANGES: Final = 3
+#: Runtime, kernels and streams outside the pool [bytes]; an assumption, as in `planner accuracy memory`.
+CONTEXT_BYTES: Final = GIB
+#: From so many cards on MindFormers' documentation recommends 54 GB for the pool of a 64 GB card instead of 58.
+MANY_CARDS: Final = 1000
+MANY_CARDS_POOL_BYTES: Final = 54 * GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +70,39 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CardMemory:
+    """Memory of the whole card around the framework's pool [bytes].
+
+    Attributes
+    ----------
+    visible_bytes : float
+        What the framework can see of the card.
+    pool_bytes : float
+        Predicted peak of the heaviest stage, inside the pool.
+    communicators : int
+        Groups of a rank that hold buffers: the world, and one for each parallel dimension.
+    hccl_buffsize_mb : int
+        HCCL_BUFFSIZE to export [MB]; every communicator takes two buffers of it outside the pool.
+    buffers_bytes, context_bytes : float
+        All communicators' buffers; runtime and kernels (assumed).
+    max_device_memory_bytes : float
+        Pool limit to configure: the profile's usable memory, less where buffers and context leave less; 54 GB instead
+        of 58 from a thousand cards on (MindFormers' documentation).
+    free_bytes : float
+        Visible memory that neither the peak, nor buffers, nor context take; negative when the card is too small.
+    """
+
+    visible_bytes: float
+    pool_bytes: float
+    communicators: int
+    hccl_buffsize_mb: int
+    buffers_bytes: float
+    context_bytes: float
+    max_device_memory_bytes: float
+    free_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimator:
     """Predicted device memory of one job.
 
@@ -73,11 +115,14 @@ class MemoryEstimator:
     strategy : Strategy
     unread : tuple of str
         Keys of the file that were not understood.
+    source : Path or None
+        The YAML it was built from.
     """
 
     request: Request
     strategy: Strategy
     unread: tuple[str, ...] = ()
+    source: Path | None = None
 
     @classmethod
     def from_mindformers(
@@ -102,7 +147,7 @@ class MemoryEstimator:
         if file.suffix.lower() not in (".yaml", ".yml"):
             raise SpecError(f"{file} is not a YAML file; MindFormers configurations end in .yaml.")
         request, strategy, unread = api.read(file, hardware, max_memory)
-        return cls(request=request, strategy=strategy, unread=unread)
+        return cls(request=request, strategy=strategy, unread=unread, source=file)
 
     @classmethod
     def from_plan(
@@ -185,6 +230,53 @@ class MemoryEstimator:
         """Free memory under the limit [bytes]; negative when over it."""
         return self.limit_bytes - self.peak(stage=stage)
 
+    def card(self) -> CardMemory:
+        """The whole card: pool, communicators' buffers, context, and the settings that make them fit."""
+        device = self.request.cluster.hardware.device
+        plan = self._plan()
+        buffer_mb = hccl_buffer_mb(plan)
+        groups = communicators(self.strategy)
+        buffers = 2.0 * groups * buffer_mb * MIB
+        left = device.visible_bytes - buffers - CONTEXT_BYTES
+        usable = float(device.usable_bytes)
+        if self.request.cluster.devices >= MANY_CARDS and usable > MANY_CARDS_POOL_BYTES:
+            usable = min(usable, MANY_CARDS_POOL_BYTES)
+        peak = self.peak()
+        return CardMemory(
+            visible_bytes=device.visible_bytes,
+            pool_bytes=peak,
+            communicators=groups,
+            hccl_buffsize_mb=buffer_mb,
+            buffers_bytes=buffers,
+            context_bytes=CONTEXT_BYTES,
+            max_device_memory_bytes=min(usable, left) // GIB * GIB,
+            free_bytes=left - peak,
+        )
+
+    def dryrun(self, stages: Sequence[int] | None = None, settings: DryRunSettings | None = None) -> DryRunReport:
+        """The job through MindSpore's own compiler, stage by stage, without a device.
+
+        Parameters
+        ----------
+        stages : sequence of int, optional
+            Default: first, one middle, last.
+        settings : planner.validate.dryrun.DryRunSettings, optional
+            Interpreter, time limit, stages at once.
+
+        Raises
+        ------
+        ValidationError
+            MindSpore or MindFormers is missing, refuses the file, or a stage died.
+        EmitError
+            The job comes from no file and MindFormers has no class for its family.
+        """
+        from planner.validate.dryrun import dryrun
+
+        return dryrun(self.source or api.configuration_of(self._plan()), stages, settings)
+
+    def _plan(self) -> Plan:
+        return api.plan_of(self.request, api.estimate_of(self.request, self.strategy))
+
     def max_micro_batch_size(self, *, seq: int | None = None) -> int:
         """Largest micro-batch size that fits with everything else as it is; 0 when not even 1 does.
 
@@ -251,6 +343,16 @@ class MemoryEstimator:
         if seq is not None:
             request = replace(request, workload=replace(request.workload, seq=seq))
         return request, strategy
+
+
+def communicators(strategy: Strategy) -> int:
+    """Groups of a rank: the world, and one for each parallel dimension that is split.
+
+    >>> communicators(Strategy(dp=2, tp=8, pp=4, layers=((20,) * 4,), recompute_full=(0,) * 4,
+    ...                        recompute_selective=(0,) * 4, micro_batches=64))
+    4
+    """
+    return 1 + len([name for name in ("tp", "dp", "pp", "cp", "ep") if getattr(strategy, name) > 1])
 
 
 def _refusal(worst: StageMemory, limit_bytes: float, changes: Sequence[str]) -> str:

@@ -131,3 +131,41 @@ def test_a_plan_on_other_hardware_gets_its_memory(tmp_path: Path) -> None:
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="is not a YAML file"):
         MemoryEstimator.from_mindformers(tmp_path / "model.json")
+
+
+def test_the_whole_card_by_hand(estimator: MemoryEstimator) -> None:
+    """tp, dp, pp and the world: 4 communicators x 2 buffers; one micro-batch is 4096 x 8192 x 2 B = 64 MiB."""
+    card = estimator.card()
+    assert card.communicators == 4
+    assert card.hccl_buffsize_mb == 64
+    assert card.buffers_bytes == 4 * 2 * 64 * 2**20
+    assert card.visible_bytes == 62432 * 2**20  # what the framework reports of a 64 GiB card
+    assert card.max_device_memory_bytes == 58 * GIB
+    assert card.free_bytes == 62432 * 2**20 - GIB - card.buffers_bytes - estimator.peak()
+
+
+def test_many_communicators_lower_the_pool() -> None:
+    """hardware facts: 58 GB, 1 GB of context and 200 MB buffers leave room for five communicators, not for six."""
+    moe = MemoryEstimator.from_strategy(
+        "deepseek-v3", tp=4, pp=8, dp=8, cp=2, ep=32, seq=32768, global_batch=64, micro_batch_size=4
+    )
+    card = moe.card()
+    assert (card.communicators, card.hccl_buffsize_mb) == (6, 200)
+    left = 62432 - 1024 - 6 * 400  # MB
+    assert card.max_device_memory_bytes == left * 2**20 // GIB * GIB == 57 * GIB
+
+
+def test_a_thousand_cards_get_the_lower_recommendation() -> None:
+    big = MemoryEstimator.from_strategy("70B", tp=8, pp=4, dp=32, seq=4096, global_batch=1024)
+    assert big.card().max_device_memory_bytes == 54 * GIB
+
+
+def test_dryrun_of_a_job_is_that_of_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = []
+    monkeypatch.setattr("planner.validate.dryrun.dryrun", lambda *arguments: seen.append(arguments))
+    result = planner.suggest("qwen3-8b", 16, seq=4096, global_batch=128, top=1)
+    plan = api.plan_of(result.request, result.estimates.row(0))
+    MemoryEstimator.from_plan(plan).dryrun(stages=[0])
+    content, stages, settings = seen[0]
+    assert content["parallel_config"]["model_parallel"] == plan.strategy.tp
+    assert (stages, settings) == ([0], None)

@@ -35,6 +35,8 @@ SIGNATURES = {
     "MemoryEstimator.stages": "self micro_batch_size seq",
     "MemoryEstimator.peak": "self stage micro_batch_size seq",
     "MemoryEstimator.headroom": "self stage",
+    "MemoryEstimator.card": "self",
+    "MemoryEstimator.dryrun": "self stages settings",
     "MemoryEstimator.max_micro_batch_size": "self seq",
     "MemoryEstimator.sweep": "self micro_batch_sizes seqs",
     "MemoryEstimator.check": "self",

@@ -55,7 +55,7 @@ def dryrun(
     )
     request, strategy, _ = api.read(plan)
     chosen = None if stages is None else stages_of(stages, strategy.pp)
-    report = run(configuration(plan), chosen, settings, lambda line: print(line, file=sys.stderr))
+    report = run(api.configuration(plan), chosen, settings, lambda line: print(line, file=sys.stderr))
     answer = api.estimate_of(request, strategy)
     if output.json:
         print_document(dryrun_document(request, answer, report))
@@ -69,25 +69,3 @@ def stages_of(text: str, stages: int) -> tuple[int, ...]:
     if max(chosen) >= stages:
         raise SpecError(f"--stages '{text}': the plan has stages 0 to {stages - 1}.")
     return chosen
-
-
-def configuration(source: str) -> Path | dict[str, object]:
-    """What DryRun reads: the YAML itself, the one beside plan.json, or one rendered from plan.json."""
-    path = Path(source)
-    if path.suffix.lower() in (".yaml", ".yml"):
-        return path
-    folder = path if path.is_dir() else path.parent
-    if path.is_dir() and (folder / "pretrain.yaml").is_file():
-        return folder / "pretrain.yaml"
-    return rendered(folder / "plan.json" if path.is_dir() else path)
-
-
-def rendered(path: Path) -> dict[str, object]:
-    """MindFormers configuration of a plan.json."""
-    import yaml
-
-    from planner import plan as plans
-    from planner.emit.mindformers_graph import render
-
-    content: dict[str, object] = yaml.safe_load(render(plans.load(path)).text)
-    return content
