@@ -114,6 +114,7 @@ TERMS = (
     "head_and_loss",
     "recomputed",
     "backward",
+    "optimizer",
     "other",
 )
 """What the bytes at a peak are for; `terms` gives every one."""
@@ -121,6 +122,7 @@ TERMS = (
 _HEAD = re.compile(r"output_layer|lm_head|loss|Loss|CrossEntropy|LogSoftmax")
 
 
+_OPTIMIZER = re.compile(r"/(clip_grad_norm|optimizer)-")
 _BY_START = (("Gradients/", "backward"), ("recompute_", "recomputed"), ("Default/", "activations"))
 _WRAPPERS = re.compile(r"^.*DataOrderWrapperCell/|network-\w+Cell/")
 
@@ -144,6 +146,8 @@ def _term(block: Block) -> str:
         return "constants"
     if node.startswith("Default/AllGather"):
         return "gathered_parameters"
+    if _OPTIMIZER.search(node):
+        return "optimizer"
     if _HEAD.search(_WRAPPERS.sub("", node)):
         return "head_and_loss"
     for start, term in _BY_START:
