@@ -8,6 +8,9 @@ import os
 import pytest
 from hypothesis import settings
 
+#: Recorded files are data, also those that are Python.
+collect_ignore_glob = ["golden/*"]
+
 settings.register_profile("planner", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("planner")
 
