@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from types import ModuleType
 
+import numpy as np
+
 from planner.cost import memory_megatron, memory_mindformers
 from planner.cost.memory_rules import MemoryRules
 from planner.cost.memory_tensors import EndTensors, LayerTensors, Split, reduce_bytes, tokens
@@ -34,8 +36,9 @@ class LayerBytes:
         Constants of every recomputed layer, alive all the time.
     begun : array
         Made for every layer that is not recomputed when a backward pass begins.
-    rebuilt : array
-        Alive in addition to what is kept of it where a recomputed layer's backward pass is widest.
+    rebuilt, rebuilt_next : array
+        Alive in addition to what is kept of it where a recomputed layer's backward pass is widest: for one such layer,
+        and where several follow each other.
     """
 
     none: FloatArray
@@ -47,6 +50,7 @@ class LayerBytes:
     copied: FloatArray
     begun: FloatArray
     rebuilt: FloatArray
+    rebuilt_next: FloatArray
 
     def take(self, rows: IntArray) -> LayerBytes:
         """The same for some rows of the table."""
@@ -72,6 +76,7 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
 def layer_bytes(lists: LayerTensors, elements: dict[Split, FloatArray]) -> LayerBytes:
     """Bytes of a layer for each candidate, from its tensors and the candidates' `split_elements`."""
     none, full = reduce_bytes(lists.kept, elements), reduce_bytes(lists.full, elements)
+    rebuilt = none + reduce_bytes(lists.rebuilt, elements)
     return LayerBytes(
         none=none,
         selective=reduce_bytes((t for t in lists.kept if t.selective), elements),
@@ -81,5 +86,6 @@ def layer_bytes(lists: LayerTensors, elements: dict[Split, FloatArray]) -> Layer
         backward=reduce_bytes(lists.backward, elements),
         copied=reduce_bytes(lists.copied, elements),
         begun=reduce_bytes(lists.begun, elements),
-        rebuilt=none + reduce_bytes(lists.rebuilt, elements),
+        rebuilt=rebuilt,
+        rebuilt_next=np.maximum(rebuilt, none + reduce_bytes(lists.rebuilt_next, elements)),
     )

@@ -262,6 +262,7 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
         backward = np.maximum(backward, size.backward[:, None] * (of_kind > 0))
         rebuilt = np.maximum(rebuilt, size.rebuilt[:, None] * (of_whole > 0))
         if kind == MOE:
+            rebuilt = np.maximum(rebuilt, size.rebuilt_next[:, None] * (of_whole > parts.chunks_C1))
             dispatch = (count - whole) * size.dispatch[:, None]
             begun = (of_kind - of_whole) * size.begun[:, None]
             gathered = parts.idle_experts_CS * (of_whole / np.maximum(of_kind, 1))

@@ -39,6 +39,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         copied=(_compressed_mask(1.0),) if rules.compressed_mask else (),
         begun=() if kind == DENSE else (Tensor("zero-filled target of routed tokens", hidden, "routed", width),),
         rebuilt=(*rebuilt, Tensor("layer input, freed", -hidden, "sequence", width)),
+        rebuilt_next=() if kind == DENSE else _experts_rebuilt_next(model, width),
     )
 
 
@@ -202,6 +203,27 @@ def _experts_rebuilt(model: Model, width: float) -> tuple[Tensor, ...]:
         Tensor("gradient received", hidden, "sequence", width),
         Tensor("repeated gradient and two zero-filled targets, no expert output", 2.0 * hidden, "routed", width),
         Tensor("gradients of expert product, gate and up", 3.0 * moe.expert_ffn, "routed", width),
+    )
+
+
+def _experts_rebuilt_next(model: Model, width: float) -> tuple[Tensor, ...]:
+    """The same in a layer behind another recomputed one: its expert output is exchanged back beside all gradients."""
+    assert model.moe is not None
+    hidden = float(model.hidden)
+    return (
+        Tensor(
+            "cosine and sine of its own",
+            float(model.attention.qk_rope_dim or model.attention.head_dim),
+            "whole",
+            _FLOAT,
+        ),
+        Tensor(
+            "repeated gradient and product, two zero-filled targets, output before exchange",
+            5.0 * hidden,
+            "routed",
+            width,
+        ),
+        Tensor("expert product", float(model.moe.expert_ffn), "routed", width),
     )
 
 

@@ -84,9 +84,9 @@ class LayerTensors:
         Constants of every recomputed layer, alive all the time.
     begun : tuple of Tensor
         Made for every layer that is not recomputed when the backward pass of a micro-batch begins.
-    rebuilt : tuple of Tensor
-        Alive beside all of ``kept`` where the backward pass of a recomputed layer is widest; negative widths for what
-        is already freed.
+    rebuilt, rebuilt_next : tuple of Tensor
+        Alive beside all of ``kept`` where the backward pass of a recomputed layer is widest, for the layer where
+        backward begins and for those that follow; negative widths for what is already freed.
     """
 
     kept: tuple[Tensor, ...]
@@ -96,6 +96,7 @@ class LayerTensors:
     copied: tuple[Tensor, ...] = ()
     begun: tuple[Tensor, ...] = ()
     rebuilt: tuple[Tensor, ...] = ()
+    rebuilt_next: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
