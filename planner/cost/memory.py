@@ -86,7 +86,8 @@ class _Parts:
 
     Arrays (C, S) [bytes]: ``always`` is alive at all moments, ``gathered`` and ``ends`` at all but the update, the
     others at the moment they are named after.  ``idle_experts`` are experts gathered for recomputed layers alone, were
-    all layers recomputed; ``predicted_CS`` counts MTP layers times micro-batches in flight.
+    all layers recomputed; ``passes`` counts micro-batches in flight over all chunks; ``predicted_CS`` counts MTP layers
+    times micro-batches in flight.
     """
 
     layers: StageLayers
@@ -94,6 +95,9 @@ class _Parts:
     chunks_C1: IntArray
     last_kind: LayerKind
     predicted_CS: FloatArray | None
+    predictor: tuple[FloatArray, FloatArray]
+    passes_CS: FloatArray
+    start_CS: FloatArray
     static_CS: FloatArray
     bytes_by_kind: Mapping[LayerKind, LayerBytes]
     static: Mapping[str, FloatArray]
@@ -114,6 +118,7 @@ class _Parts:
             chunks_C1=self.chunks_C1[rows],
             last_kind=self.last_kind,
             predicted_CS=None if self.predicted_CS is None else self.predicted_CS[rows],
+            predictor=(self.predictor[0][rows], self.predictor[1][rows]),
             **{
                 f.name: getattr(self, f.name)[rows]
                 for f in fields(self)
@@ -212,7 +217,7 @@ def _assemble(parts: _Parts, table: Strategies) -> Memory:
         "recompute_working": layers.backward * (at["backward"] & layers.recomputed),
         "logits_loss": parts.loss_CS * at["loss"],
         "temporaries": parts.always_CS * mask
-        + layers.forward * at["forward"]
+        + np.maximum(layers.forward, _start(parts, layers)) * at["forward"]
         + layers.backward * (at["backward"] & ~layers.recomputed)
         + parts.backward_CS * at["backward"]
         + parts.update_CS * at["update"],
@@ -230,11 +235,17 @@ def _moments(parts: _Parts, layers: _Layers) -> list[FloatArray]:
     always = parts.static_CS + parts.always_CS
     busy = always + (parts.gathered_CS + layers.gathered) + layers.kept + parts.ends_CS
     return [
-        busy + layers.forward,
+        busy + np.maximum(layers.forward, _start(parts, layers)),
         busy + parts.loss_CS,
         busy + (parts.backward_CS + layers.backward),
         always + parts.update_CS,
     ]
+
+
+def _start(parts: _Parts, layers: _Layers) -> FloatArray:
+    """What the start of the last forward pass needs, less what that pass has still to keep, shape (C, S)."""
+    to_come = (layers.kept + parts.ends_CS) / np.maximum(parts.passes_CS, 1.0)
+    return parts.start_CS - to_come
 
 
 def _peak_CS(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> FloatArray:
@@ -281,10 +292,11 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
 
 
 def _predicted(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> FloatArray:
-    """Kept bytes of an MTP layer, which is recomputed as the last layer of its stage is, shape (C, S)."""
-    size = parts.bytes_by_kind[parts.last_kind]
+    """Kept bytes of an MTP module, which is recomputed as the last layer of its stage is, shape (C, S)."""
+    size, (beside, beside_full) = parts.bytes_by_kind[parts.last_kind], parts.predictor
     some = np.where(full_CS + selective_CS >= parts.layers_CS, size.selective[:, None], size.none[:, None])
-    return np.where((full_CS >= parts.layers_CS) & (full_CS > 0), size.full[:, None], some)
+    whole = (full_CS >= parts.layers_CS) & (full_CS > 0)
+    return np.where(whole, size.full[:, None] + beside_full, some + beside)
 
 
 def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRules) -> _Parts:
@@ -303,6 +315,9 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         chunks_C1=table.vpp[:, None],
         last_kind=model.layer_kinds[-1],
         predicted_CS=model.mtp_layers * last_flight * last_CS if model.mtp_layers else None,
+        predictor=(size["predictor"], size["predictor_full"]),
+        passes_CS=passes,
+        start_CS=size["start"] + (kept.embedding_CS + kept.experts_CS) * ~more_CS,
         static_CS=_add(kept.static.values()),
         bytes_by_kind={
             kind: layer_bytes(layer_tensors(model, workload, kind, rules), elements) for kind in model.kinds

@@ -67,7 +67,7 @@ def _attention(model: Model, width: float, legacy: bool) -> tuple[Tensor, ...]:
         Tensor("key", keys, "context", width),
         Tensor("value", float(kv_heads * att.v_head_dim), "context", width),
         Tensor("attention output", out, "tensor", width),
-        Tensor("attention output by token", out, "tensor", width),
+        Tensor("attention output by token", out, "alone", width),
         Tensor("softmax maximum and sum", 2.0 * _STATISTICS * att.heads, "tensor", _FLOAT),
     )
     if att.kind == "mla":
@@ -236,12 +236,14 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     constant = [Tensor("cosine and sine", 2.0 * rope * seq, "once", _FLOAT)]
     stage: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
+    start: tuple[Tensor, ...] = ()
     if rules.compressed_mask:
         constant.append(_compressed_mask(float(model.layers)))
     else:
         constant.append(Tensor("triangle", seq * seq, "once", width))
         refill = (Tensor("triangle of a batch", seq * seq, "once", width),)
         stage = (Tensor("attention mask", seq, "whole", 1.0),)
+        start = (Tensor("masks of a batch while they are built", 2.0 * seq, "global", width),)
     losses = 1.0 + model.mtp_layers
     return EndTensors(
         stage=stage,
@@ -249,24 +251,18 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
         last=(
             Tensor("final norm input in float32", hidden, "sequence", _FLOAT),
             Tensor("head input", hidden, "whole", _FLOAT if legacy else width),
-            *_predictors(model, width),
+            Tensor("head inputs of MTP", model.mtp_layers * hidden, "whole", width),
         ),
+        start=start,
+        predictor=(
+            Tensor("norm inputs of MTP in float32", 3.0 * hidden, "sequence", _FLOAT),
+            Tensor("joined input of MTP", 2.0 * hidden, "sequence", width),
+        ),
+        predictor_full=(Tensor("embedded tokens", hidden, "sequence", width),),
         constant=tuple(constant),
         refill=refill,
         loss=(
             Tensor("shifted logits and one-hot labels of each loss", 2.0 * losses * vocab, "tensor", _FLOAT),
             Tensor("product and its negative of the last loss", 2.0 * vocab, "tensor", _FLOAT),
         ),
-    )
-
-
-def _predictors(model: Model, width: float) -> tuple[Tensor, ...]:
-    """MTP modules beside their layers: norms of both inputs, the joined input, and a head input of their own."""
-    if not model.mtp_layers:
-        return ()
-    hidden, modules = float(model.hidden), float(model.mtp_layers)
-    return (
-        Tensor("norm inputs of MTP in float32", 3.0 * modules * hidden, "sequence", _FLOAT),
-        Tensor("joined input of MTP", 2.0 * modules * hidden, "sequence", width),
-        Tensor("head input of MTP", modules * hidden, "whole", width),
     )

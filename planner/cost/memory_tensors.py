@@ -13,6 +13,7 @@ sequence   T w / tp                  outside tensor-parallel regions (T w withou
 tensor     T w / tp                  heads, MLP columns, vocabulary
 exchanged  T w / tp, 0 without       second copies made by the all-to-all of Ulysses context parallelism
            Ulysses
+alone      T w / tp, 0 with cp > 1   second copies made only without context parallelism
 routed     T topk w / tp             tokens sent to experts; does not change with ep
 received   T topk w, / tp unless     tokens as the experts' matrix products see them
            experts are split over tp
@@ -35,7 +36,9 @@ from planner.cost.memory_rules import MemoryRules
 from planner.cost.strategies import FloatArray, Strategies
 from planner.model.records import Model, Workload
 
-Split = Literal["whole", "sequence", "tensor", "exchanged", "routed", "received", "context", "global", "expert", "once"]
+Split = Literal[
+    "whole", "sequence", "tensor", "exchanged", "alone", "routed", "received", "context", "global", "expert", "once"
+]
 SPLITS: Final[tuple[Split, ...]] = get_args(Split)
 
 
@@ -111,6 +114,10 @@ class EndTensors:
         Alive all the time on every stage, whatever the number of micro-batches.
     refill : tuple of Tensor
         Alive on every stage while more micro-batches are still to come.
+    start : tuple of Tensor
+        Alive where a micro-batch begins its forward pass.
+    predictor, predictor_full : tuple of Tensor
+        Kept by an MTP module beside its layer, and where the module is recomputed.
     loss : tuple of Tensor
         Alive in addition at the loss.
     head_backward : tuple of Tensor
@@ -122,6 +129,9 @@ class EndTensors:
     last: tuple[Tensor, ...] = ()
     constant: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
+    start: tuple[Tensor, ...] = ()
+    predictor: tuple[Tensor, ...] = ()
+    predictor_full: tuple[Tensor, ...] = ()
     loss: tuple[Tensor, ...] = ()
     head_backward: tuple[Tensor, ...] = ()
 
@@ -142,6 +152,7 @@ def split_elements(model: Model, workload: Workload, table: Strategies, rules: M
         "sequence": sequence,
         "tensor": tensor,
         "exchanged": tensor * (table.ulysses_degree > 1),
+        "alone": tensor * (table.cp == 1),
         "routed": routed,
         "received": routed * (table.tp if rules.expert_tensor_parallel else 1),
         "context": tensor * table.cp,
