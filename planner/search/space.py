@@ -73,13 +73,13 @@ def _may_be_zero(name: str) -> bool:
     return name in ("zero_level", "sequence_parallel", "swap_optimizer", "selective")
 
 
-def batches(context: Context, pins: Pins | None = None, rows: int = 32_768, cells: int = 2**21) -> Iterator[Batch]:
+def batches(context: Context, pins: Pins | None = None, rows: int = 16_384, cells: int = 2**16) -> Iterator[Batch]:
     """All candidates of a request, one pp after the other.
 
     Parameters
     ----------
     rows, cells : int
-        Most rows, and most numbers in ``layers_CVS``, of one batch: keeps the search's memory bounded.
+        Most rows, and most rows times stages, of one batch: keeps memory bounded and columns inside the caches.
     """
     pins = pins or {}
     check_pins(pins)
@@ -272,7 +272,7 @@ def _with_layouts(context: Context, columns: Columns, rows: int, cells: int) -> 
     row = np.repeat(np.arange(len(pair)), counts[pair])
     first = np.cumsum(counts[pair]) - counts[pair]
     layout = start[pair][row] + np.arange(len(row)) - first[row]
-    size = max(min(rows, cells // (padded.shape[1] * pp)), 1)
+    size = max(min(rows, cells // pp), 1)
     for begin in range(0, len(row), size):
         part = slice(begin, begin + size)
         vpp = int(columns["vpp"][row[part]].max())

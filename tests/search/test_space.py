@@ -95,7 +95,7 @@ def test_batches_are_cut_without_losing_a_row() -> None:
     cut = rows(where, PINS, rows=7)
     assert max(len(batch.table) for batch in batches(where, PINS, rows=7)) == 7
     assert cut == whole
-    assert rows(where, PINS, cells=40) == whole
+    assert rows(where, PINS, cells=8) == whole
 
 
 def test_tp_stays_inside_a_node_unless_asked() -> None:
