@@ -73,6 +73,7 @@ def _check(plan: Plan) -> None:
         (not model.gated_mlp or model.learned_positions > 0, "plain MLPs or learned positions"),
         (model.tied_embeddings, "shared embedding and head"),
         (s.cp > 1, "context parallelism"),
+        (s.zero_level > 1 and s.pp == 1 and s.micro_batches > 1, "sharded gradients added up without a pipeline"),
         (s.swap_optimizer, "optimizer states on the host"),
         (s.schedule in ("zero_bubble_v", "seqpipe"), f"schedule {s.schedule}"),
         (s.sequence_parallel and s.micro_batch_size > 1, "sequence parallelism with micro-batches above 1"),

@@ -168,5 +168,27 @@ def matrix() -> dict[str, Plan]:
         "latent-direct-queries": plan(
             replace(latent, attention=replace(latent.attention, q_lora_rank=0)), dp=2, tp=2, pp=2, ep=2
         ),
+        "llama-no-sp": plan(llama, dp=2, tp=4, sequence_parallel=False, micro_batch_size=2),
+        "llama-seqpipe": plan(llama, dp=2, tp=2, pp=2, vpp=2, schedule="seqpipe"),
+        "llama-zero3-swap": plan(llama, dp=4, tp=2, zero_level=3, swap_optimizer=True, full=8),
+        "llama-fp16": plan(
+            llama, dp=2, pp=2, workload=Workload(seq=2048, global_batch=1, params_dtype="float16")
+        ),
+        "mistral": plan(replace(llama, family="mistral"), dp=2, tp=2, pp=2, selective=(2, 0)),
+        "qwen3-pp3": plan(replace(qwen, layer_kinds=(DENSE,) * 10), tp=2, pp=3, layers=((3, 4, 3),), full=(1, 0, 0)),
+        "qwen3-bias-wide-heads": plan(
+            replace(qwen, attention=replace(qwen.attention, head_dim=128, v_head_dim=128, qkv_bias=True)), dp=2, tp=4
+        ),
+        "qwen3-shard-group": plan(qwen, dp=8, pp=2, optimizer_shard=4, micro_batch_size=4, seq=16384),
+        "telechat3-uneven": plan(
+            replace(llama, family="telechat3", layer_kinds=eleven), dp=2, tp=2, pp=2, layers=((6, 5),), selective=(6, 2)
+        ),
+        "moe-tp1": plan(moe, dp=8, ep=8, micro_batches=2),
+        "moe-tied-swap": plan(replace(moe, tied_embeddings=True), dp=2, tp=2, ep=4, swap_optimizer=True),
+        "latent-one-stage": plan(latent, dp=4, tp=2, ep=8, full=8),
+        "latent-uneven-vpp": plan(
+            replace(latent, layer_kinds=(DENSE, DENSE) + (MOE,) * 7), dp=2, tp=2, pp=2, vpp=2, ep=4,
+            layers=((3, 2), (2, 2)), full=(3, 1),
+        ),
         "latent-vpp": plan(latent, dp=2, tp=2, pp=2, vpp=2, ep=4, layers=((2, 2), (2, 2)), full=(4, 2)),
     }  # fmt: skip

@@ -67,6 +67,7 @@ def test_a_set_is_clean_and_hostile_names_stay_text(tmp_path):
     ("chosen", "message"),
     [
         (plan(small("llama"), cp=2), "context parallelism"),
+        (plan(small("llama"), dp=2, zero_level=2), "sharded gradients added up without a pipeline"),
         (plan(small("llama"), tp=2, micro_batch_size=2), "micro-batches above 1"),
         (plan(small("llama"), pp=2, vpp=2, schedule="zero_bubble_v"), "schedule zero_bubble_v"),
         (plan(small("llama", tied_embeddings=True)), "shared embedding and head"),

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, lazy_inline, nn, ops
 from mindspore.common.initializer import Normal, initializer
 from mindspore.ops.auto_generate import SiLU
 
@@ -315,6 +315,14 @@ class Decoder(nn.Cell):
         return self.loss(self.head(self.norm(x)), labels)
 
 
+class SharedDecoder(Decoder):
+    """The same as one graph for all micro-batches, which interleaved pipelines and sharded gradients need."""
+
+    @lazy_inline
+    def __init__(self, plan):
+        super().__init__(plan)
+
+
 # --- one step -------------------------------------------------------------------------------------------------------
 
 
@@ -374,7 +382,7 @@ def build(plan):
     from mindspore.parallel.nn import GradAccumulation, Pipeline
 
     def parts():
-        network = Decoder(plan)
+        network = SharedDecoder(plan) if plan["pp"] > 1 else Decoder(plan)
         return network, nn.AdamWeightDecay(network.trainable_params(), plan["learning_rate"], 0.9, 0.95, 1e-8, 0.1)
 
     if not plan["parallel"]:
