@@ -253,9 +253,14 @@ def request_for(
 
 
 def read(
-    path: str | Path, hardware: Hardware | str | Path | None = None, max_memory: int | str | None = None
+    path: str | Path,
+    hardware: Hardware | str | Path | None = None,
+    max_memory: int | str | None = None,
+    cards: int | None = None,
 ) -> tuple[Request, Strategy, tuple[str, ...]]:
-    """Request, strategy and unread keys of a plan.json, a folder that holds one, or a MindFormers YAML.
+    """Request, strategy and unread keys of a plan.json, a folder that holds one, a MindFormers YAML or a launch script.
+
+    ``cards`` is for files that do not say it; the request's cards are the product of the strategy's degrees.
 
     The limit is the file's own, except for a plan put on other hardware, which gets that hardware's usable memory.
 
@@ -266,7 +271,7 @@ def read(
     """
     from planner.emit.read import read as read_file
 
-    found = read_file(path)
+    found = read_file(path, cards)
     name = hardware or found.hardware or clusters.DEFAULT_HARDWARE
     profile = name if isinstance(name, Hardware) else clusters.hardware(name)
     moved = found.dialect == "plan" and hardware is not None
@@ -345,6 +350,20 @@ def default_framework(model: Model) -> Framework:
     if "mindformers" in targets_for(model):
         return "mindformers-legacy" if model.family in LEGACY else "mindformers"
     return "mindspeed"
+
+
+def framework_of_target(target: str, model: Model) -> Framework:
+    """The framework whose memory and speed a target's files have."""
+    if target == "mindspore":
+        return "mindformers-legacy"  # graph mode with the same optimizer sharding
+    if target == "mindformers":
+        return "mindformers-legacy" if model.family in LEGACY else "mindformers"
+    return target  # type: ignore[return-value]
+
+
+def target_of_framework(framework: str) -> str:
+    """The target whose files a framework runs."""
+    return {"mindformers-legacy": "mindformers", "megatron": "mindspeed"}.get(framework, framework)
 
 
 def cards_of(degrees: Mapping[str, Any]) -> int:

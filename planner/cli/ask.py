@@ -62,7 +62,12 @@ def request_from(model: ModelOptions, cluster: ClusterOptions, workload: Workloa
 
 
 def file_from(
-    path: str, model: ModelOptions, cluster: ClusterOptions, workload: WorkloadOptions, pins: PinOptions
+    path: str,
+    model: ModelOptions,
+    cluster: ClusterOptions,
+    workload: WorkloadOptions,
+    pins: PinOptions,
+    cards: str | None = None,
 ) -> tuple[Request, Strategy, tuple[str, ...]]:
     """Request, strategy and unread keys of a plan.json or a MindFormers YAML."""
     from planner import api
@@ -70,7 +75,14 @@ def file_from(
     given = [*_given(model), *_given(workload), *_given(pins)]
     if given:
         raise SpecError(f"--from takes model, workload and strategy from {path}; leave out {', '.join(given)}.")
-    return api.read(path, hardware=cluster.hardware, max_memory=memory_from(cluster))
+    devices = None if cards is None else cards_from(cards)
+    request, strategy, unread = api.read(path, cluster.hardware, memory_from(cluster), devices)
+    if devices is not None and devices != strategy.devices:
+        raise SpecError(
+            f"--cards {devices}, but {path} splits the work over {strategy.devices}; leave --cards out, or ask "
+            f"planner improve {path} --cards {devices} for a strategy that uses them."
+        )
+    return request, strategy, unread
 
 
 def _given(options: object) -> list[str]:

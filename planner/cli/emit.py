@@ -13,7 +13,6 @@ from planner.errors import EmitError
 
 if TYPE_CHECKING:
     from planner.emit.record import EmitResult, Settings
-    from planner.model.records import Model
     from planner.plan import Plan
 
 EPILOG = """Examples:
@@ -49,14 +48,17 @@ def write(plan: Plan, directory: str | Path, files: EmitOptions) -> EmitResult:
     """Write one plan."""
     from planner.emit.write import emit as emit_files
 
-    return emit_files(plan, directory, target_for(plan.model, files), files.force, settings_from(files))
+    return emit_files(plan, directory, target_for(plan, files), files.force, settings_from(files))
 
 
-def target_for(model: Model, files: EmitOptions) -> str:
-    """The target asked for, or the first that trains the family."""
-    from planner.emit.families import TARGETS, targets_for
+def target_for(plan: Plan, files: EmitOptions) -> str:
+    """The target asked for, or the one whose framework the plan was estimated for."""
+    from planner import api
+    from planner.emit.families import targets_for
 
-    return files.target or next(iter(targets_for(model)), TARGETS[0])
+    legal = targets_for(plan.model)
+    wanted = api.target_of_framework(plan.workload.framework)
+    return files.target or (wanted if wanted in legal or not legal else legal[0])
 
 
 def settings_from(files: EmitOptions) -> Settings:

@@ -46,7 +46,9 @@ def estimate(
     pins: PinOptions,
     output: OutputOptions,
     cards: Annotated[str | None, own("--cards", CLUSTER_PANEL, "Cards (default: product of the degrees).", "N")] = None,
-    source: Annotated[str | None, own("--from", MODEL_PANEL, "A plan.json or a MindFormers YAML.", "FILE")] = None,
+    source: Annotated[
+        str | None, own("--from", MODEL_PANEL, "plan.json, MindFormers YAML, launch script.", "FILE")
+    ] = None,
     measured: Annotated[str | None, own("--measured", OUTPUT_PANEL, "Is it normal?", "'337 tokens/s/card'")] = None,
     stage_layers: Annotated[
         str | None, own("--stage-layers", STRATEGY_PANEL, "Layers of each stage.", "9,10,9")
@@ -60,7 +62,7 @@ def estimate(
 
     unread: tuple[str, ...] = ()
     if source is not None:
-        request, strategy, unread = ask.file_from(source, model, cluster, workload, pins)
+        request, strategy, unread = ask.file_from(source, model, cluster, workload, pins, cards)
     else:
         degrees = single_degrees(pins)
         count = ask.cards_from(cards) if cards is not None else api.cards_of(degrees)

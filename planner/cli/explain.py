@@ -39,7 +39,9 @@ def explain(
     pins: PinOptions,
     output: OutputOptions,
     cards: Annotated[str | None, own("--cards", CLUSTER_PANEL, "Cards (default: product of the degrees).", "N")] = None,
-    source: Annotated[str | None, own("--from", MODEL_PANEL, "A plan.json or a MindFormers YAML.", "FILE")] = None,
+    source: Annotated[
+        str | None, own("--from", MODEL_PANEL, "plan.json, MindFormers YAML, launch script.", "FILE")
+    ] = None,
     stage_layers: Annotated[
         str | None, own("--stage-layers", STRATEGY_PANEL, "Layers of each stage.", "9,10,9")
     ] = None,
@@ -51,7 +53,7 @@ def explain(
     from planner.search.explain import explain as judge
 
     if source is not None:
-        request, strategy, _ = ask.file_from(source, model, cluster, workload, pins)
+        request, strategy, _ = ask.file_from(source, model, cluster, workload, pins, cards)
     else:
         degrees = single_degrees(pins)
         count = ask.cards_from(cards) if cards is not None else api.cards_of(degrees)

@@ -20,6 +20,8 @@ COMMANDS: Final = {
     "cards": "cards",
     "explain": "explain",
     "emit": "emit",
+    "check": "check",
+    "improve": "improve",
     "dryrun": "dryrun",
     "accuracy": "accuracy",
     "collective": "collective",

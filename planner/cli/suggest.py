@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from planner.cli import ask, parse
@@ -19,10 +20,11 @@ from planner.cli.options import (
     spread,
 )
 from planner.cli.output import print_document, print_lines, searching
-from planner.errors import SpecError
+from planner.errors import EmitError, SpecError
 
 if TYPE_CHECKING:
     from planner.emit.record import EmitResult
+    from planner.plan import Plan
     from planner.search.suggest import Request, Result
 
 OBJECTIVES = ("time", "cards", "memory")
@@ -63,6 +65,8 @@ def suggest(
     from planner.report.suggestion import suggestion_lines
     from planner.search.suggest import search
 
+    if files.target is not None and workload.framework is None:
+        workload = replace(workload, framework=framework_for(model, files.target))
     request = request_of(model, cluster, workload, pins, cards, objective)
     shown = parse.whole(top, "--top", most=1000)
     with searching(quiet=output.json) as progress:
@@ -77,18 +81,53 @@ def suggest(
         print_lines(["", *emission_lines(written)])
 
 
+def framework_for(model: ModelOptions, target: str) -> str:
+    """The framework that a target's files run under."""
+    from planner import api
+    from planner.emit.families import check_family
+
+    shape = ask.model_from(model)
+    check_family(shape, target)
+    return api.framework_of_target(target, shape)
+
+
 def write_plans(result: Result, directory: str, count: int, files: EmitOptions) -> list[EmitResult]:
-    """Write the best plan into the folder, or several into numbered folders below it."""
+    """Write the best plan that the target can hold into the folder, or several into numbered folders below it."""
     from pathlib import Path
 
-    from planner import api
     from planner.cli.emit import write
 
-    number = min(count, len(result.estimates))
-    plans = [api.plan_of(result.request, result.estimates.row(i), rank=i + 1) for i in range(number)]
+    plans, refused = held_plans(result, count, files)
     if count == 1:
-        return [write(plans[0], directory, files)]
-    return [write(plan, Path(directory) / str(plan.rank), files) for plan in plans]
+        written = [write(plans[0], directory, files)]
+    else:
+        written = [write(plan, Path(directory) / str(plan.rank), files) for plan in plans]
+    return [replace(written[0], notes=(*refused, *written[0].notes)), *written[1:]]
+
+
+def held_plans(result: Result, count: int, files: EmitOptions) -> tuple[list[Plan], list[str]]:
+    """The best plans that the target can hold, and why better ones cannot be written."""
+    from planner import api
+    from planner.cli.emit import settings_from, target_for
+    from planner.emit.write import render
+
+    plans: list[Plan] = []
+    refused: list[str] = []
+    first: EmitError | None = None
+    for row in range(len(result.estimates)):
+        plan = api.plan_of(result.request, result.estimates.row(row), rank=row + 1)
+        try:
+            render(plan, target_for(plan, files), settings_from(files))
+        except EmitError as error:
+            first = first or error
+            refused.append(f"Plan {row + 1} is not written: {error}")
+            continue
+        plans.append(plan)
+        if len(plans) == count:
+            break
+    if not plans and first is not None:
+        raise first
+    return plans, refused
 
 
 def request_of(
@@ -100,9 +139,7 @@ def request_of(
     objective: str,
 ) -> Request:
     """Request with pins and objective."""
-    import dataclasses
-
     if objective not in OBJECTIVES:
         raise SpecError(f"--objective '{objective}' is not known; legal: {', '.join(OBJECTIVES)}.")
     request = ask.request_from(model, cluster, workload, ask.cards_from(cards))
-    return dataclasses.replace(parse.searched(request, pins), objective=objective)  # type: ignore[arg-type]
+    return replace(parse.searched(request, pins), objective=objective)  # type: ignore[arg-type]

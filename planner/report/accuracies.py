@@ -59,8 +59,8 @@ def time_document(found: Accuracy) -> dict[str, Any]:
 
 
 _MEMORY_LEGEND = (
-    "Errors of predicted against reference bytes, in per cent; least: the lowest prediction. right: verdicts (fits, out "
-    "of memory) that agree with the report."
+    "Errors of predicted against reference bytes, in per cent; least: the lowest prediction. right: verdicts that "
+    "agree with the report (fits, or out of memory)."
 )
 
 

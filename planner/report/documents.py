@@ -31,6 +31,8 @@ SCHEMAS: Final = {
     "models": "planner/models/1",
     "hardware": "planner/hardware/1",
     "emit": "planner/emit/1",
+    "check": "planner/check/1",
+    "improve": "planner/improve/1",
     "dryrun": "planner/dryrun/1",
     "accuracy-time": "planner/accuracy-time/1",
     "accuracy-memory": "planner/accuracy-memory/1",

@@ -1,0 +1,95 @@
+"""`planner improve`: a user's own file with only the strategy changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli import ask, parse
+from planner.cli.options import CLUSTER_PANEL, EMIT_PANEL, ClusterOptions, OutputOptions, PinOptions, own, spread
+from planner.cli.output import print_document, print_lines, searching
+from planner.errors import EmitError
+
+if TYPE_CHECKING:
+    from planner.cost.estimate import Estimate
+    from planner.cost.strategies import Strategy
+    from planner.search.suggest import Request
+
+EPILOG = """Examples:
+
+planner improve pretrain.yaml
+
+planner improve pretrain.yaml --cards 128 --out better.yaml
+
+planner improve pretrain.sh --cards 64 --tp 8 --json"""
+
+
+@spread(epilog=EPILOG)
+def improve(
+    path: Annotated[str, typer.Argument(help="MindFormers YAML or MindSpeed-LLM script.", metavar="FILE")],
+    cluster: ClusterOptions,
+    pins: PinOptions,
+    output: OutputOptions,
+    cards: Annotated[str | None, own("--cards", CLUSTER_PANEL, "Cards (default: the file's own).", "N")] = None,
+    out: Annotated[str | None, own("--out", EMIT_PANEL, "Write the new file here.", "FILE")] = None,
+    force: Annotated[bool, own("--force", EMIT_PANEL, "Replace an existing file.")] = False,
+) -> None:
+    """Search a better strategy for a file and show, or write, the file with only that changed."""
+    from planner import api
+    from planner.emit.improve import improve as rewrite
+    from planner.report.checks import improve_document, improvement_lines
+    from planner.search.suggest import search
+
+    devices = None if cards is None else ask.cards_from(cards)
+    check_target(out, force=force)
+    request, old, _ = api.read(path, cluster.hardware, ask.memory_from(cluster), devices)
+    before = estimate_of(request, old)
+    request = request if devices is None else request.on(devices)
+    with searching(quiet=output.json) as progress:
+        after = search(parse.searched(request, pins), progress).estimates.row(0)
+    improved = rewrite(path, after.strategy, old.devices)
+    if out is not None:
+        write(out, improved.text)
+    if output.json:
+        print_document(improve_document(request, before, after, improved, out))
+    else:
+        print_lines(improvement_lines(request, before, after, improved, out))
+
+
+def estimate_of(request: Request, strategy: Strategy) -> Estimate | None:
+    """Estimate of the file's own strategy on its own cards; None when it is not legal."""
+    from planner import api
+    from planner.search.legality import violations
+
+    return None if violations(request.context, strategy) else api.estimate_of(request, strategy)
+
+
+def check_target(out: str | None, *, force: bool) -> None:
+    """Refuse an output that exists or cannot be written, before anything is searched."""
+    if out is None:
+        return
+    path = Path(out)
+    if path.is_symlink() or path.is_dir():
+        raise EmitError(f"--out {out} is a {'symbolic link' if path.is_symlink() else 'folder'}; name a new file.")
+    if path.exists() and not force:
+        raise EmitError(f"--out {out} exists; name another file, or replace it with --force.")
+    if not path.parent.is_dir():
+        raise EmitError(f"--out {out}: the folder {path.parent} does not exist.")
+
+
+def write(out: str, text: str) -> None:
+    """Write the whole file or nothing."""
+    import os
+    import tempfile
+
+    path = Path(out)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except OSError as error:
+        raise EmitError(f"--out {out} cannot be written: {error.strerror}.") from None
