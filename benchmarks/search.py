@@ -117,10 +117,11 @@ def main() -> None:
         "budget s",
         "peak MiB",
     )
-    rows = []
+    rows, examined, seconds = [], 0.0, 0.0
     for case in CASES:
         spent, peak = process(case)
         found = measure(case, arguments.repeat)
+        examined, seconds = examined + found["examined"], seconds + found["search_s"]
         rows.append((
             f"{case.name} ({case.model})", f"{case.cards:,}", f"{found['examined']:,}", f"{found['legal']:,}",
             f"{found['fitting']:,}", f"{found['search_s']:.2f}", f"{found['per_s']:,.0f}", f"{spent:.2f}",
@@ -128,7 +129,8 @@ def main() -> None:
         ))  # fmt: skip
     for row in (head, *([("---",) * len(head)] if arguments.markdown else []), *rows):
         print("| " + " | ".join(row) + " |" if arguments.markdown else "  ".join(row))
-    print(f"\nplanner suggest --params 70B --cards 64: {command():.2f} s of process time")
+    print(f"\nall jobs: {examined / seconds:,.0f} candidates a second and core")
+    print(f"planner suggest --params 70B --cards 64: {command():.2f} s of process time")
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def locked_chunks(stages: int, chunks: int) -> tuple[IntArray, IntArray]:
 
 def _layout_keys(table: Strategies) -> IntArray:
     """Equal for equal layers, pp and schedule."""
-    flat = table.layers_CVS.reshape(len(table), -1)
+    flat = table.layers_CVS.reshape(len(table), table.layers_CVS.shape[1] * table.layers_CVS.shape[2])
     key: IntArray = flat @ mixers(flat.shape[1])
     return key + np.stack([table.pp, table.vpp, table.schedule], axis=1) @ mixers(3, start=977)
 
