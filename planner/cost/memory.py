@@ -217,7 +217,7 @@ def _assemble(parts: _Parts, table: Strategies) -> Memory:
         "recompute_working": layers.backward * (at["backward"] & layers.recomputed),
         "logits_loss": parts.loss_CS * at["loss"],
         "temporaries": parts.always_CS * mask
-        + np.maximum(layers.forward, _start(parts, layers)) * at["forward"]
+        + _forward(parts, layers) * at["forward"]
         + layers.backward * (at["backward"] & ~layers.recomputed)
         + parts.backward_CS * at["backward"]
         + parts.update_CS * at["update"],
@@ -235,17 +235,20 @@ def _moments(parts: _Parts, layers: _Layers) -> list[FloatArray]:
     always = parts.static_CS + parts.always_CS
     busy = always + (parts.gathered_CS + layers.gathered) + layers.kept + parts.ends_CS
     return [
-        busy + np.maximum(layers.forward, _start(parts, layers)),
+        busy + _forward(parts, layers),
         busy + parts.loss_CS,
         busy + (parts.backward_CS + layers.backward),
         always + parts.update_CS,
     ]
 
 
-def _start(parts: _Parts, layers: _Layers) -> FloatArray:
-    """What the start of the last forward pass needs, less what that pass has still to keep, shape (C, S)."""
+def _forward(parts: _Parts, layers: _Layers) -> FloatArray:
+    """What the last forward pass needs at its widest place, shape (C, S).
+
+    That is inside a layer, or its start, when all that this pass keeps is still to come.
+    """
     to_come = (layers.kept + parts.ends_CS) / np.maximum(parts.passes_CS, 1.0)
-    return parts.start_CS - to_come
+    return np.maximum(layers.forward, parts.start_CS - to_come)
 
 
 def _peak_CS(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> FloatArray:
@@ -308,11 +311,12 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
     kept = stored(model, workload, table, layers, rules)
     size = {f.name: reduce_bytes(getattr(ends, f.name), elements)[:, None] for f in fields(ends)}
     first_flight, last_flight, passes = layers.flights_CS()
-    more_CS = table.micro_batches[:, None] * table.vpp[:, None] > passes
+    chunks = table.vpp[:, None]
+    more_CS = table.micro_batches[:, None] * chunks > passes
     return _Parts(
         layers=layers,
         layers_CS=table.layers_CS,
-        chunks_C1=table.vpp[:, None],
+        chunks_C1=chunks,
         last_kind=model.layer_kinds[-1],
         predicted_CS=model.mtp_layers * last_flight * last_CS if model.mtp_layers else None,
         predictor=(size["predictor"], size["predictor_full"]),
@@ -323,10 +327,10 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
             kind: layer_bytes(layer_tensors(model, workload, kind, rules), elements) for kind in model.kinds
         },
         static=kept.static,
-        always_CS=kept.always_CS + size["constant"],
+        always_CS=kept.always_CS + size["constant"] + chunks * size["chunk_constant"],
         gathered_CS=kept.gathered_CS + (kept.embedding_CS + kept.experts_CS) * more_CS,
         idle_experts_CS=kept.experts_CS * ~more_CS,
-        ends_CS=more_CS * size["refill"]
+        ends_CS=more_CS * (chunks * size["refill"])
         + passes * size["stage"]
         + first_flight * size["first"] * first_CS
         + last_flight * size["last"] * last_CS,

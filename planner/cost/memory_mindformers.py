@@ -233,14 +233,15 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     width = bytes_of(workload.compute_dtype)
     legacy = rules.name == "mindformers-legacy"
     rope = float(model.attention.qk_rope_dim or model.attention.head_dim)
-    constant = [Tensor("cosine and sine", 2.0 * rope * seq, "once", _FLOAT)]
+    constant: tuple[Tensor, ...] = ()
+    per_chunk = [Tensor("cosine and sine", 2.0 * rope * seq, "once", _FLOAT)]
     stage: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
     start: tuple[Tensor, ...] = ()
     if rules.compressed_mask:
-        constant.append(_compressed_mask(float(model.layers)))
+        constant = (_compressed_mask(float(model.layers)),)
     else:
-        constant.append(Tensor("triangle", seq * seq, "once", width))
+        per_chunk.append(Tensor("triangle", seq * seq, "once", width))
         refill = (Tensor("triangle of a batch", seq * seq, "once", width),)
         stage = (Tensor("attention mask", seq, "whole", 1.0),)
         start = (Tensor("masks of a batch while they are built", 2.0 * seq, "global", width),)
@@ -259,7 +260,8 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
             Tensor("joined input of MTP", 2.0 * hidden, "sequence", width),
         ),
         predictor_full=(Tensor("embedded tokens", hidden, "sequence", width),),
-        constant=tuple(constant),
+        constant=constant,
+        chunk_constant=tuple(per_chunk),
         refill=refill,
         loss=(
             Tensor("shifted logits and one-hot labels of each loss", 2.0 * losses * vocab, "tensor", _FLOAT),

@@ -110,10 +110,10 @@ class EndTensors:
     ----------
     stage, first, last : tuple of Tensor
         Kept for the backward pass on every, the first and the last stage.
-    constant : tuple of Tensor
-        Alive all the time on every stage, whatever the number of micro-batches.
+    constant, chunk_constant : tuple of Tensor
+        Alive all the time on every stage, whatever the number of micro-batches; the second once for every chunk.
     refill : tuple of Tensor
-        Alive on every stage while more micro-batches are still to come.
+        Alive on every stage and for every chunk while more micro-batches are still to come.
     start : tuple of Tensor
         Alive where a micro-batch begins its forward pass.
     predictor, predictor_full : tuple of Tensor
@@ -128,6 +128,7 @@ class EndTensors:
     first: tuple[Tensor, ...] = ()
     last: tuple[Tensor, ...] = ()
     constant: tuple[Tensor, ...] = ()
+    chunk_constant: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
     start: tuple[Tensor, ...] = ()
     predictor: tuple[Tensor, ...] = ()
