@@ -73,17 +73,26 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     return found
 
 
-def layer_bytes(lists: LayerTensors, elements: dict[Split, FloatArray]) -> LayerBytes:
-    """Bytes of a layer for each candidate, from its tensors and the candidates' `split_elements`."""
-    none, full = reduce_bytes(lists.kept, elements), reduce_bytes(lists.full, elements)
+def layer_bytes(
+    lists: LayerTensors,
+    elements: dict[Split, FloatArray],
+    cast: FloatArray | float = 0.0,
+    reduced: FloatArray | float = 0.0,
+) -> LayerBytes:
+    """Bytes of a layer for each candidate, from its tensors and the candidates' `split_elements`.
+
+    ``cast`` are weights in the compute type that each micro-batch keeps for itself unless the layer is recomputed,
+    ``reduced`` gradients that are on their way to their owners where the backward pass is widest.
+    """
+    none, full = reduce_bytes(lists.kept, elements) + cast, reduce_bytes(lists.full, elements)
     rebuilt = none + reduce_bytes(lists.rebuilt, elements)
     return LayerBytes(
         none=none,
-        selective=reduce_bytes((t for t in lists.kept if t.selective), elements),
+        selective=reduce_bytes((t for t in lists.kept if t.selective), elements) + cast,
         full=full,
         dispatch=reduce_bytes((t for t in lists.kept if t.dispatch), elements),
         forward=reduce_bytes(lists.forward, elements),
-        backward=reduce_bytes(lists.backward, elements),
+        backward=reduce_bytes(lists.backward, elements) + reduced,
         copied=reduce_bytes(lists.copied, elements),
         begun=reduce_bytes(lists.begun, elements),
         rebuilt=rebuilt,

@@ -324,7 +324,13 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         start_CS=size["start"] + (kept.embedding_CS + kept.experts_CS) * ~more_CS,
         static_CS=_add(kept.static.values()),
         bytes_by_kind={
-            kind: layer_bytes(layer_tensors(model, workload, kind, rules), elements) for kind in model.kinds
+            kind: layer_bytes(
+                layer_tensors(model, workload, kind, rules),
+                elements,
+                cast=kept.cast.get(kind, 0.0),
+                reduced=kept.reduced.get(kind, 0.0),
+            )
+            for kind in model.kinds
         },
         static=kept.static,
         always_CS=kept.always_CS + size["constant"] + chunks * size["chunk_constant"],

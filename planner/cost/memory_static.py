@@ -50,6 +50,10 @@ class Stored:
         Buffers that exist all the time.
     gathered_CS : array
         Parameters in the compute type, whole, from forward to backward.
+    cast : mapping of kind to array, shape (C,)
+        Parameters of a layer in the compute type that each micro-batch makes for itself, as nothing is gathered.
+    reduced : mapping of kind to array, shape (C,)
+        Gradient of a layer's last projection, whole, and this rank's share of it while it is reduced to its owners.
     embedding_CS, experts_CS : array
         Gathered weights that are needed while forward passes are still to come: the embedding table, and the experts,
         of which each micro-batch keeps its own copy for the backward pass.
@@ -62,6 +66,8 @@ class Stored:
     static: Mapping[str, FloatArray]
     always_CS: FloatArray
     gathered_CS: FloatArray
+    cast: Mapping[LayerKind, FloatArray]
+    reduced: Mapping[LayerKind, FloatArray]
     embedding_CS: FloatArray
     experts_CS: FloatArray
     head_gradient_CS: FloatArray
@@ -125,9 +131,11 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
         return Stored(
             static=static,
             always_CS=_embedding_copy(model, workload, table, weights, copies, sharded),
-            gathered_CS=weights.spread(_gathered(workload, copies, sharded, ("split", "whole", "head"))),
+            gathered_CS=_gathered(workload, weights, copies, sharded),
+            cast={kind: _dot(weights.layer[kind], _cast(workload, copies, sharded)) for kind in model.kinds},
+            reduced={DENSE: _reduced(model, workload, table, copies)},
             embedding_CS=_gathered_embedding(workload, weights, copies, sharded),
-            experts_CS=weights.spread(_gathered(workload, copies, sharded, ("experts",))),
+            experts_CS=weights.spread(_whole(workload, copies, sharded, ("experts",))),
             head_gradient_CS=zero,
             update_CS=_update(model, table, weights, copies) if rules.optimizer_runs else zero,
         )
@@ -138,6 +146,8 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
         always_CS=rules.workspace_bytes
         + (_placeholders(model, workload, table, layers, rules) if placeholders else zero),
         gathered_CS=_gathered_in_turn(workload, table, weights, sharded),
+        cast={},
+        reduced={},
         embedding_CS=zero,
         experts_CS=zero,
         head_gradient_CS=weights.at_head(head_gradient) if placeholders else zero,
@@ -258,13 +268,41 @@ def _states(
     return weights.spread({name: np.where(table.swap_optimizer, 0.0, number) for name, number in each.items()})
 
 
-def _gathered(
+def _whole(
     workload: Workload, copies: _Classes, sharded: BoolArray, classes: tuple[str, ...]
 ) -> dict[str, FloatArray | float]:
-    """MindSpore: whole weights in the compute type, gathered or cast."""
+    """MindSpore: weights in the compute type, gathered or cast."""
     cast = workload.params_dtype != workload.compute_dtype
     size = bytes_of(workload.compute_dtype)
     return {name: size * (cast | ((copies[name] > 1) & sharded)) for name in classes}
+
+
+def _cast(workload: Workload, copies: _Classes, sharded: BoolArray) -> dict[str, FloatArray | float]:
+    """MindSpore: weights of layers that are cast to the compute type and not gathered."""
+    cast = workload.params_dtype != workload.compute_dtype
+    size = bytes_of(workload.compute_dtype) * cast
+    return {name: size * ~((copies[name] > 1) & sharded) for name in ("split", "whole")}
+
+
+def _reduced(model: Model, workload: Workload, table: Strategies, copies: _Classes) -> FloatArray:
+    """MindSpore: the gradient of an MLP's second product where accumulated gradients are sharded, shape (C,)."""
+    accumulated = (table.zero_level >= 2) & (copies["split"] > 1)
+    return (
+        bytes_of(workload.params_dtype)
+        * accumulated
+        * (model.hidden * model.ffn / table.tp)
+        * (1 + 1 / copies["split"])
+    )
+
+
+def _gathered(workload: Workload, weights: _Weights, copies: _Classes, sharded: BoolArray) -> FloatArray:
+    """MindSpore: whole weights in the compute type that all micro-batches use, shape (C, S).
+
+    One gathering serves all micro-batches, but each casts the weights of its layers anew where nothing is gathered.
+    """
+    whole, cast = _whole(workload, copies, sharded, ("split", "whole", "head")), _cast(workload, copies, sharded)
+    shared = {name: size - cast.get(name, 0.0) for name, size in whole.items()}
+    return weights.spread(shared) + weights.at_head(_dot(weights.last, cast))
 
 
 def _gathered_embedding(workload: Workload, weights: _Weights, copies: _Classes, sharded: BoolArray) -> FloatArray:
