@@ -10,7 +10,7 @@ from planner.emit.findings import Finding
 from planner.emit.lint_view import View, count, divisors
 from planner.errors import PlannerError
 
-_GROUPED_QUERY: Final = ("qwen3", "qwen3_moe", "telechat3")
+_LATENT: Final = ("deepseek_v3", "telechat3_moe")
 _SCHEDULERS: Final = ("1f1b", "gpipe", "seqpipe", "seqvpp", "seqsmartvpp", "zero_bubble_v")
 
 
@@ -129,6 +129,12 @@ def _tensor(v: View) -> Iterator[Finding]:
         )
 
 
+def _exchanges_heads(v: View) -> bool:
+    """Whether the attention compiles with Ulysses context parallelism in MindFormers 1.9.0 and 2.0.0."""
+    widths = [v.size(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")]
+    return v.model.get("model_type") in _LATENT and (not all(widths) or widths[0] + widths[1] == widths[2])
+
+
 def _context(v: View) -> Iterator[Finding]:
     name = v.degrees.get("context_parallel_algo", "colossalai_cp")
     degree = count(v.degrees.get("ulysses_degree_in_cp"), 1)
@@ -150,8 +156,8 @@ def _context(v: View) -> Iterator[Finding]:
     if name == "hybrid_cp" and not v.legacy:
         why = "mcore of MindFormers 1.9.0 refuses the name hybrid_cp."
         yield v.finding(path, "context-parallel", why, "Write colossalai_cp and keep ulysses_degree_in_cp.")
-    if (degree > 1 or name != "colossalai_cp") and not v.legacy and v.model.get("model_type") in _GROUPED_QUERY:
-        why = "the head exchange of grouped-query mcore attention does not compile (1.9.0 and 2.0.0)."
+    if (degree > 1 or name != "colossalai_cp") and not v.legacy and not _exchanges_heads(v):
+        why = "head exchange in mcore compiles only for latent attention with value heads as wide as query heads."
         yield v.finding(path, "ulysses-broken", why, "Use colossalai_cp with ulysses_degree_in_cp 1.")
     used = v.cp if v.legacy and name == "ulysses_cp" else degree
     heads = v.size("num_attention_heads", "num_heads")

@@ -8,6 +8,7 @@ from planner.emit import families, legacy, mcore, sections
 from planner.emit.record import File, Placeholder, Settings
 from planner.emit.yamltext import Entry, document
 from planner.errors import EmitError
+from planner.model.records import Model
 from planner.plan import Plan
 
 TARGET: Final = "mindformers"
@@ -57,6 +58,11 @@ def _data_placeholder(is_legacy: bool) -> Placeholder:
     )
 
 
+def exchanges_heads(model: Model) -> bool:
+    """Whether the mcore attention of `model` compiles with Ulysses context parallelism (tried under DryRun)."""
+    return model.attention.kind == "mla" and model.attention.v_head_dim == model.attention.head_dim
+
+
 def _check_strategy(plan: Plan, *, is_legacy: bool) -> None:
     """Refuse what the file format has no words for; whether a layout is legal is decided before."""
     s, workload = plan.strategy, plan.workload
@@ -68,10 +74,11 @@ def _check_strategy(plan: Plan, *, is_legacy: bool) -> None:
         raise EmitError("schedule interleaved needs vpp of at least 2; use schedule 1f1b with vpp 1.")
     if s.sequence_parallel and s.tp == 1:
         raise EmitError("sequence parallelism needs tp of at least 2; switch sequence_parallel off.")
-    if s.cp > 1 and s.cp_algorithm != "ring" and not is_legacy and plan.model.attention.kind == "gqa":
+    if s.cp > 1 and s.cp_algorithm != "ring" and not is_legacy and not exchanges_heads(plan.model):
         raise EmitError(
-            f"cp_algorithm {s.cp_algorithm} cannot be written for MindFormers: the head exchange of its grouped-query "
-            "mcore attention does not compile (1.9.0 and 2.0.0 reshape the wrong axes); use cp_algorithm ring."
+            f"cp_algorithm {s.cp_algorithm} cannot be written for MindFormers: the head exchange of its mcore "
+            "attention compiles only for latent attention whose value heads are as wide as its query heads (1.9.0 and 2.0.0 "
+            "reshape the wrong axes otherwise); use cp_algorithm ring."
         )
     if workload.optimizer not in ("AdamW", "Muon"):
         raise EmitError(f"optimizer {workload.optimizer!r} cannot be written for MindFormers; legal: AdamW, Muon.")

@@ -73,6 +73,11 @@ def small(family: str, **changes: object) -> Model:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
+def wide_values(model: Model) -> Model:
+    """Value heads as wide as query heads, which head exchange in MindFormers needs."""
+    return replace(model, attention=replace(model.attention, v_head_dim=model.attention.head_dim))
+
+
 def telechat3() -> Model:
     """TeleChat3-36B (the sizes of MindFormers' own pretrain_telechat3_36b.yaml)."""
     att = Attention(heads=48, kv_heads=8, head_dim=128, v_head_dim=128)
@@ -147,8 +152,10 @@ def matrix() -> dict[str, Plan]:
         "llama-tied": plan(replace(llama, tied_embeddings=True), dp=4, tp=2),
         "qwen3-tied": plan(replace(qwen, tied_embeddings=True), dp=4, tp=2, zero_level=2),
         "qwen3-ring": plan(qwen, dp=2, tp=2, pp=2, cp=2, seq=8192),
-        "latent-ulysses": plan(latent, tp=2, cp=4, pp=2, ep=2, cp_algorithm="ulysses", ulysses_degree=4, seq=32768),
-        "latent-hybrid-cp": plan(latent, tp=2, cp=4, pp=2, ep=2, cp_algorithm="hybrid", ulysses_degree=2),
+        "latent-ulysses": plan(
+            wide_values(latent), tp=2, cp=4, pp=2, ep=2, cp_algorithm="ulysses", ulysses_degree=4, seq=32768
+        ),
+        "latent-hybrid-cp": plan(wide_values(latent), tp=2, cp=4, pp=2, ep=2, cp_algorithm="hybrid", ulysses_degree=2),
         "qwen3-zbv": plan(
             qwen, dp=2, tp=2, pp=2, vpp=2, schedule="zero_bubble_v", layers=((3, 2), (1, 2)), full=(3, 1)
         ),

@@ -10,7 +10,7 @@ from planner.emit.write import emit
 from planner.errors import SpecError
 from planner.model.records import Workload
 from tests.emit import test_mindspeed, test_pynative
-from tests.emit.samples import golden, matrix, plan, small
+from tests.emit.samples import golden, matrix, plan, small, wide_values
 
 QWEN = plan(small("qwen3"), dp=2, tp=2, pp=2)
 VPP = plan(small("qwen3"), dp=2, tp=2, pp=2, vpp=2, full=(3, 1))
@@ -19,7 +19,7 @@ LLAMA = plan(small("llama"), dp=2, tp=2, pp=2)
 FLAT = plan(small("qwen3"), dp=2, tp=2)
 LATENT = plan(small("deepseek_v3"), dp=4, tp=2, pp=2, ep=4)
 RING = plan(small("qwen3"), dp=2, cp=2, tp=2)
-CP = plan(small("deepseek_v3"), dp=2, cp=2, tp=2, cp_algorithm="ulysses", ulysses_degree=2)
+CP = plan(wide_values(small("deepseek_v3")), dp=2, cp=2, tp=2, cp_algorithm="ulysses", ulysses_degree=2)
 
 #: Fault -> (plan, file, text as emitted, text as broken).
 BROKEN = {
@@ -99,6 +99,7 @@ BROKEN = {
     "ulysses-degree": [(CP, "pretrain.yaml", "  ulysses_degree_in_cp: 2", "  ulysses_degree_in_cp: 1")],
     "ulysses-broken": [
         (RING, "pretrain.yaml", '"colossalai_cp"', '"ulysses_cp"'),
+        (CP, "pretrain.yaml", "v_head_dim: 96", "v_head_dim: 64"),
         (RING, "pretrain.yaml", '"colossalai_cp"', '"colossalai_cp"\n  ulysses_degree_in_cp: 2'),
     ],
     "ulysses-heads": [(CP, "pretrain.yaml", "num_attention_heads: 16", "num_attention_heads: 6")],

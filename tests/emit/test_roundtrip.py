@@ -15,7 +15,7 @@ from planner.emit.mindformers_graph import render
 from planner.emit.read_graph import read_graph
 from planner.emit.safeyaml import loads
 from planner.plan import Plan
-from tests.emit.samples import matrix, plan, small
+from tests.emit.samples import matrix, plan, small, wide_values
 
 MATRIX = matrix()
 
@@ -54,10 +54,14 @@ def strategies(draw) -> Plan:
     algorithms = {1: [("ring", 1)], 2: [("ring", 1), ("ulysses", 2)]}
     algorithm, degree = draw(st.sampled_from(algorithms.get(cp, [("ring", 1), ("ulysses", 4), ("hybrid", 2)])))
     kinds = ("dense",) + ("moe",) * (total_layers - 1)
-    latent = total_layers > 1 and algorithm != "ring"  # grouped-query mcore attention takes the ring only
+    latent = total_layers > 1 and algorithm != "ring"  # other mcore attention takes the ring only
     if not latent:
         algorithm, degree = "ring", 1
-    model = small("deepseek_v3", layer_kinds=kinds) if latent else small("qwen3", layer_kinds=("dense",) * total_layers)
+    model = (
+        wide_values(small("deepseek_v3", layer_kinds=kinds))
+        if latent
+        else small("qwen3", layer_kinds=("dense",) * total_layers)
+    )
     dp = draw(st.sampled_from([1, 2, 6]))
     zero = draw(st.sampled_from([0, 1, 2, 3]))
     shard = draw(st.sampled_from([d for d in range(1, dp * cp + 1) if dp * cp % d == 0])) if zero else 1

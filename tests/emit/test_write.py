@@ -166,3 +166,11 @@ def test_unknown_target(tmp_path):
 def test_families_without_a_training_class_name_the_target_that_has_one(tmp_path, family):
     with pytest.raises(EmitError, match=f"no training class for family '{family}'.*(Use|use) --target mindspeed"):
         emit(plan(small(family)), tmp_path / "out")
+
+
+@pytest.mark.parametrize("model", [small("qwen3"), small("qwen3_moe"), small("deepseek_v3")])
+@pytest.mark.parametrize("algorithm", ["ulysses", "hybrid"])
+def test_head_exchange_that_does_not_compile_is_refused(tmp_path, model, algorithm):
+    chosen = plan(model, cp=4, cp_algorithm=algorithm, ulysses_degree={"ulysses": 4, "hybrid": 2}[algorithm])
+    with pytest.raises(EmitError, match=f"cp_algorithm {algorithm} cannot be written .* use cp_algorithm ring"):
+        emit(chosen, tmp_path / "out")
