@@ -284,7 +284,7 @@ WHERE += [context(moe(mtp_layers=1), 16, batch=32), context(dense(), 8, hardware
 
 
 @given(tables(), st.sampled_from(WHERE))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_counts_add_up_and_rows_do_not_depend_on_the_table(table: Strategies, where: Context) -> None:
     mask, removed = apply_rules(where, table)
     assert mask.sum() + sum(removed.values()) == len(table)
@@ -295,7 +295,7 @@ def test_counts_add_up_and_rows_do_not_depend_on_the_table(table: Strategies, wh
 
 
 @given(tables(), st.sampled_from(WHERE))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_a_row_is_kept_exactly_when_it_has_no_violation(table: Strategies, where: Context) -> None:
     mask, _ = apply_rules(where, table)
     for i in range(len(table)):

@@ -19,7 +19,7 @@ SMALL = {
     "moe": context(moe(5, experts=2, dense_layers=1, mtp_layers=1), 4, seq=4096, batch=8),
     "megatron": context(dense(5), 4, seq=8192, batch=12, framework="mindspeed"),
 }
-PINS: Pins = {"micro_batch_size": {1, 2}, "vpp": {1, 2, 3}, "cp": {1, 2}, "zero_level": {0, 1, 3}}
+PINS: Pins = {"micro_batch_size": {1, 4}, "vpp": {1, 2, 3}, "cp": {1, 2}, "zero_level": {0, 3}}
 
 
 def rows(where: Context, pins: Pins | None = None, **limits: int) -> list[Strategy]:
@@ -33,13 +33,13 @@ def by_hand(where: Context) -> set[Strategy]:
     schedules = ("1f1b", "interleaved", "zero_bubble_v")
     experts = [1, 2] if model.moe else [1]
     for tp, pp, cp, mbs, vpp, schedule, ep, selective in itertools.product(
-        degrees, degrees, [1, 2], [1, 2], [1, 2, 3], schedules, experts, [False, True]
+        degrees, degrees, [1, 2], [1, 4], [1, 2, 3], schedules, experts, [False, True]
     ):
         if devices % (tp * pp * cp) or vpp * pp > model.layers + 2 or (vpp == 1) != (schedule == "1f1b"):
             continue
         dp = devices // (tp * pp * cp)
         shards = dp * cp
-        levels = [level for level in (0, 1, 3) if where.framework != "mindspeed" or level < 2]
+        levels = [level for level in (0, 3) if where.framework != "mindspeed" or level < 2]
         algorithms = [("ring", 1)] if cp == 1 else [("ring", 1), ("ulysses", cp)]
         for level, (algorithm, degree) in itertools.product(levels, algorithms):
             for split in layouts(model.layers, model.mtp_layers, pp, vpp, schedule == "zero_bubble_v").tolist():
@@ -61,7 +61,7 @@ def test_the_space_is_the_one_found_by_hand(name: str) -> None:
     found = rows(SMALL[name], PINS)
     assert len(found) == len(set(found))
     expected = by_hand(SMALL[name])
-    assert len(expected) > 100
+    assert len(expected) > 50
     assert set(found) == expected
 
 
