@@ -77,7 +77,7 @@ def _check_strategy(plan: Plan, *, is_legacy: bool) -> None:
     if s.cp > 1 and s.cp_algorithm != "ring" and not is_legacy and not exchanges_heads(plan.model):
         raise EmitError(
             f"cp_algorithm {s.cp_algorithm} cannot be written for MindFormers: the head exchange of its mcore "
-            "attention compiles only for latent attention whose value heads are as wide as its query heads (1.9.0 and 2.0.0 "
+            "attention compiles only for latent attention with value heads as wide as query heads (1.9.0 and 2.0.0 "
             "reshape the wrong axes otherwise); use cp_algorithm ring."
         )
     if workload.optimizer not in ("AdamW", "Muon"):
