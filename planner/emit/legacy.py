@@ -6,7 +6,7 @@ from typing import Final
 
 from planner.emit import families, layout, traits
 from planner.emit.record import Settings
-from planner.emit.sections import DATA_PLACEHOLDER
+from planner.emit.sections import DATA_PLACEHOLDER, LEAST_COMPRESSED_SEQ
 from planner.emit.yamltext import Alias, Entry
 from planner.model.records import Model
 from planner.plan import Plan
@@ -94,7 +94,7 @@ def _pipeline_layout(plan: Plan) -> list[Entry]:
 
 
 def _mask(plan: Plan) -> list[Entry]:
-    if not plan.workload.flash_attention:
+    if not plan.workload.flash_attention or plan.workload.seq < LEAST_COMPRESSED_SEQ:
         return []
     return [Entry("use_attn_mask_compression", True, "a 2048 x 2048 causal mask instead of sequence x sequence")]
 

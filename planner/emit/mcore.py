@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from planner.emit import families, layout, traits
 from planner.emit.record import Settings
-from planner.emit.sections import DATA_PLACEHOLDER, samples
+from planner.emit.sections import DATA_PLACEHOLDER, LEAST_COMPRESSED_SEQ, samples
 from planner.emit.traits import Traits
 from planner.emit.yamltext import Alias, Entry, Items
 from planner.errors import EmitError
@@ -123,7 +123,7 @@ def _shape(plan: Plan, own: Traits) -> list[Entry]:
 
 
 def _mask(plan: Plan) -> list[Entry]:
-    if not plan.workload.flash_attention:
+    if not plan.workload.flash_attention or plan.workload.seq < LEAST_COMPRESSED_SEQ:
         return []
     return [Entry("use_attn_mask_compression", True, "a 2048 x 2048 causal mask instead of sequence x sequence")]
 

@@ -10,6 +10,7 @@ from planner.cost.strategies import Strategy
 from planner.emit import layout, read_model
 from planner.emit.fields import Section
 from planner.emit.safeyaml import Document
+from planner.emit.sections import LEAST_COMPRESSED_SEQ
 from planner.errors import SpecError
 from planner.model.records import Framework, Model, Workload
 from planner.units import parse_bytes
@@ -258,8 +259,9 @@ def _workload(document: Document, section: Section, strategy: Strategy, *, legac
     )
     optimizer = Section(document, "optimizer").text("type", default="AdamW")
     framework: Framework = "mindformers-legacy" if legacy else "mindformers"
+    seq = _sequence(document, section, legacy=legacy)
     return Workload(
-        seq=_sequence(document, section, legacy=legacy),
+        seq=seq,
         global_batch=strategy.dp * strategy.micro_batch_size * strategy.micro_batches,
         params_dtype=params,
         compute_dtype=data_type(section, "float16" if legacy else "bfloat16", "compute_dtype"),
@@ -268,17 +270,17 @@ def _workload(document: Document, section: Section, strategy: Strategy, *, legac
         moments=MOMENTS.get(optimizer, 2),
         framework=framework,
         flash_attention=section.flag("use_flash_attention", default=not legacy),
-        switches=_switches(document, section),
+        switches=_switches(document, section, seq),
     )
 
 
-def _switches(document: Document, section: Section) -> tuple[str, ...]:
+def _switches(document: Document, section: Section, seq: int) -> tuple[str, ...]:
     """Settings that change memory and differ from the planner's own files (``planner.cost.memory_rules.SWITCHES``)."""
     recompute = Section(document, "recompute_config").values
     compressed = any(section.values.get(f"use_{kind}attn_mask_compression") is True for kind in ("", "eod_"))
     gated = section.values.get("bias_swiglu_fusion") is True or section.values.get("hidden_act") == "fusedswiglu"
     found = {
-        "full-attention-mask": not compressed,
+        "full-attention-mask": not compressed and seq >= LEAST_COMPRESSED_SEQ,
         "optimizer-comm-recompute": recompute.get("parallel_optimizer_comm_recompute") is True,
         "no-comm-recompute": recompute.get("mp_comm_recompute") is False,
         "fused-swiglu": gated,

@@ -116,3 +116,15 @@ def test_a_family_that_a_target_cannot_train_is_refused_before_the_search(tmp_pa
     assert "mindformers has no training class for family 'mixtral'" in answer.err
     assert "--target mindspeed" in answer.err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("model", ["qwen3-8b", "llama-3.1-8b"])
+@pytest.mark.parametrize(("seq", "compressed"), [(1024, False), (2048, True), (4096, True)])
+def test_short_sequences_get_no_compressed_mask(tmp_path: Path, model: str, seq: int, compressed: bool) -> None:
+    """MindFormers refuses "seq_length should be larger than 2048 when use mask_compression" below 2048."""
+    job = f"--model {model} --cards 8 --seq {seq} --global-batch 64"
+    body = run(f"suggest {job} --top 1 --emit {tmp_path / 'out'} --json").document
+    config = yaml.safe_load((tmp_path / "out" / "pretrain.yaml").read_text(encoding="utf-8"))
+    assert bool(config["model"]["model_config"].get("use_attn_mask_compression")) is compressed
+    again = run(f"estimate --from {tmp_path / 'out' / 'pretrain.yaml'} --json").document
+    assert again["peak_gib"] == body["plans"][0]["peak_gib"]
