@@ -139,6 +139,11 @@ def as_run(layout: Layout, *, exact: bool = False) -> Layout:
     return dataclasses.replace(layout, micro_batches=filling_micro_batches(layout), accumulation_steps=steps)
 
 
+#: Schedules that branch on the step (cosine and the like) end a simulated step with "Can not build a sub graph which
+#: contains ConditionSwitch"; the learning rate changes no size.
+_CONSTANT_RATE = {"type": "ConstantWarmUpLR", "learning_rate": 1e-6, "warmup_ratio": 0, "total_steps": -1}
+
+
 def prepared(config: Mapping[str, Any], run: Layout, data: Path) -> dict[str, Any]:
     """Copy of `config` that runs without the user's data, checkpoints and callbacks.
 
@@ -154,6 +159,7 @@ def prepared(config: Mapping[str, Any], run: Layout, data: Path) -> dict[str, An
     ready: dict[str, Any] = copy.deepcopy(dict(config))
     ready.update(_PLAIN_RUN)
     ready["callbacks"] = [{"type": "MFLossMonitor"}]
+    ready["lr_schedule"] = dict(_CONSTANT_RATE)
     ready.setdefault("runner_config", {}).update(epochs=1, sink_mode=True, sink_size=1)
     if run.pipeline_stages > 1:
         ready["parallel_config"]["micro_batch_num"] = run.micro_batches

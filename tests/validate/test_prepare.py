@@ -143,3 +143,11 @@ def test_legacy_data_is_a_mindrecord_large_enough() -> None:
     ready = prepared(config, run, Path("/cache"))
     assert ready["train_dataset"]["data_loader"]["dataset_files"] == [str(path)]
     assert ready["train_dataset"]["input_columns"] == ["input_ids"]
+
+
+def test_a_learning_rate_that_branches_on_the_step_is_made_constant() -> None:
+    """A cosine schedule ends a simulated step with "Can not build a sub graph which contains ConditionSwitch"."""
+    config = user_config() | {"lr_schedule": {"type": "CosineWithWarmUpLR", "learning_rate": 1e-4, "lr_end": 1e-5}}
+    ready = prepared(config, as_run(read_layout(config)), Path("/cache"))
+    assert ready["lr_schedule"]["type"] == "ConstantWarmUpLR"
+    assert "lr_end" not in ready["lr_schedule"]
