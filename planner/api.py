@@ -74,8 +74,8 @@ def suggest(
     tokens : int or str
         Training budget for card-hours and days, e.g. ``"1.5T"``.
     framework : str, optional
-        One of `FRAMEWORKS`, with ``:generation`` behind it for another than the newest calibration.  Default: the
-        framework that trains this family.
+        One of `FRAMEWORKS`, with ``-generation`` behind it for another than the newest calibration.  Default: the
+        framework that trains this family; Megatron on NVIDIA profiles.
     max_memory : int or str, optional
         Bytes a card may use, or a text like ``"54GB"``; default: the profile's usable memory.
     pins : mapping, optional
@@ -238,17 +238,19 @@ def request_for(
     tokens: int | str = 0,
     framework: str | None = None,
     max_memory: int | str | None = None,
+    calibration: str | Path | None = None,
 ) -> Request:
-    """Whole request from loose inputs; parameters as in `suggest`."""
+    """Whole request from loose inputs; parameters as in `suggest`, and a calibration file of one's own runs."""
     shape = model_for(model)
     profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware)
     cluster = Cluster(hardware=profile, devices=cards)
-    name, generation = _framework(framework, shape)
+    nvidia = profile.device.vendor == "nvidia"
+    name, generation = _framework("megatron" if framework is None and nvidia else framework, shape)
     workload = workload_for(shape, cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=name)
     if framework is None:
         workload = replace(workload, notes=(*workload.notes, f"framework {name}"))
     limit = None if max_memory is None else _limit(max_memory, profile)
-    constants = clusters.calibration(profile, name, generation)
+    constants = _constants(profile, name, generation, calibration)
     return Request(model=shape, workload=workload, cluster=cluster, calibration=constants, limit_bytes=limit)
 
 
@@ -257,6 +259,7 @@ def read(
     hardware: Hardware | str | Path | None = None,
     max_memory: int | str | None = None,
     cards: int | None = None,
+    calibration: str | Path | None = None,
 ) -> tuple[Request, Strategy, tuple[str, ...]]:
     """Request, strategy and unread keys of a plan.json, a folder that holds one, a MindFormers YAML or a launch script.
 
@@ -282,7 +285,7 @@ def read(
         model=found.model,
         workload=found.workload,
         cluster=Cluster(hardware=profile, devices=found.strategy.devices),
-        calibration=clusters.calibration(profile, found.workload.framework),
+        calibration=_constants(profile, found.workload.framework, None, calibration),
         limit_bytes=limit or None,
     )
     return request, found.strategy, tuple(found.unread)
@@ -489,15 +492,25 @@ def _recomputed(request: Request, table: Strategies, recompute: str | Sequence[i
     return least_recompute(request.model, request.workload, table, request.limit)[0]
 
 
+def _constants(profile: Hardware, framework: str, generation: str | None, path: str | Path | None) -> Calibration:
+    """Constants of a file of the user's own, or the shipped ones."""
+    if path is None:
+        return clusters.calibration(profile, framework, generation)
+    return clusters.calibration_file(path, profile, framework)
+
+
 def _framework(text: str | None, model: Model) -> tuple[Framework, str | None]:
     if text is None:
         return default_framework(model), None
-    name, _, generation = text.partition(":")
-    if name not in FRAMEWORKS:
-        raise SpecError(
-            f"framework '{name}' is not known; legal: {', '.join(FRAMEWORKS)} (name:generation for an older one)."
-        )
-    return name, generation or None  # type: ignore[return-value]
+    names = sorted(FRAMEWORKS, key=len, reverse=True)
+    for name in names:
+        rest = text[len(name) :]
+        if text.lower().startswith(name) and (not rest or (rest[0] in ":-@" and len(rest) > 1)):
+            return name, rest[1:] or None  # type: ignore[return-value]
+    raise SpecError(
+        f"framework '{text}' is not known; legal: {', '.join(FRAMEWORKS)}, with -GENERATION behind it for another than "
+        "the newest calibration, e.g. mindspeed-1.0.RC3."
+    )
 
 
 def _limit(max_memory: int | str, profile: Hardware) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -14,12 +15,23 @@ from planner.search.explain import TIME_WORDS
 from planner.search.suggest import Request
 from planner.units import format_seconds
 
-_MEASURED: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*(.*?)\s*")
-_TOKENS: Final = ("tokens/s/card", "tokens/s/npu", "tokens/s/device", "tokens/s/p", "tok/s/card", "tgs")
-_SECONDS: Final = ("s", "s/step", "seconds")
-_MILLISECONDS: Final = ("ms", "ms/step")
-_SAMPLES: Final = ("samples/s",)
-LEGAL: Final = "'337 tokens/s/card', '97.2 s', '12300 ms', '2.6 samples/s' or '43% MFU'"
+_MEASURED: Final = re.compile(r"\s*([0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*(.*?)\s*")
+#: Spellings of units, applied in this order to the lower-case text without blanks.
+_SPELLINGS: Final = (
+    (r"\bper\b", "/"), (r"\s+", ""), (r"(seconds?|secs?)\b", "s"), (r"(milliseconds?|msecs?)\b", "ms"),
+    (r"(minutes?|mins?)\b", "min"), (r"(hours?|hrs?)\b", "h"), (r"\b(tokens?|toks?|tk)\b", "tokens"),
+    (r"\b(samples?|sequences?|seqs?)\b", "samples"), (r"\b(steps?|iterations?|iters?|its?)\b", "step"),
+    (r"\b(npu|gpu|device|chip|rank|p|die)s?$", "card"), (r"tokens/card/s", "tokens/s/card"),
+    (r"samples/card/s", "samples/s/card"), (r"^tgs$", "tokens/s/card"), (r"^tokens/s/1card$", "tokens/s/card"),
+    (r"t(era)?flops?(/s)?", "tflops"),
+)  # fmt: skip
+#: Seconds of one unit of time.
+_TIME_S: Final = {"s": 1.0, "ms": 1e-3, "min": 60.0, "h": 3600.0}
+#: Slower steps than this are a slip of the unit [s].
+_LONGEST_STEP_S: Final = 1e6
+LEGAL: Final = (
+    "'337 tokens/s/card', '10784 tokens/s', '97.2 s', '12300 ms', '2.6 samples/s', '160 TFLOPS/card' or '43% MFU'"
+)
 
 #: Terms named as possible explanations.
 NAMED_TERMS: Final = 4
@@ -59,9 +71,9 @@ def measured_step_s(text: str, request: Request) -> float:
         Not a number with a known unit, or faster than the card's peak allows.
     """
     match = _MEASURED.fullmatch(text)
-    unit = match[2].lower().replace(" ", "") if match else ""
-    number = float(match[1]) if match else 0.0
-    if number <= 0:
+    unit = _plain_unit(match[2]) if match else ""
+    number = float(match[1].replace(",", "")) if match else 0.0
+    if not 0 < number < math.inf:
         raise SpecError(f"measured '{text}' is not a positive number with a unit; write {LEGAL}.")
     step_s = _step_s(number, unit, request)
     if step_s is None:
@@ -72,21 +84,40 @@ def measured_step_s(text: str, request: Request) -> float:
             f"measured '{text}' is {share:.0%} of the card's peak, which no run can reach; check the sequence length, "
             "the global batch and whether the figure is per card."
         )
+    if step_s > _LONGEST_STEP_S:
+        raise SpecError(f"measured '{text}' makes a step of {step_s:.3g} s; legal: up to {_LONGEST_STEP_S:.0f} s.")
     return step_s
 
 
+def _plain_unit(text: str) -> str:
+    """One spelling of a unit.
+
+    >>> [_plain_unit(text) for text in ("tok/sec/NPU", "tokens per second per card", "Sec/step", "TFLOP/s/GPU", "%")]
+    ['tokens/s/card', 'tokens/s/card', 's/step', 'tflops/card', '%']
+    """
+    unit = text.lower()
+    for pattern, plain in _SPELLINGS:
+        unit = re.sub(pattern, plain, unit)
+    return unit
+
+
 def _step_s(number: float, unit: str, request: Request) -> float | None:
-    tokens = request.workload.seq * request.workload.global_batch
-    if unit in _TOKENS:
-        return tokens / number / request.cluster.devices
-    if unit in _SECONDS:
-        return number
-    if unit in _MILLISECONDS:
-        return number / 1e3
-    if unit in _SAMPLES:
-        return request.workload.global_batch / number
-    if unit in ("%mfu", "mfu%", "mfu"):
+    batch, cards = request.workload.global_batch, request.cluster.devices
+    tokens = request.workload.seq * batch
+    time = unit.removesuffix("/step")
+    if time in _TIME_S:
+        return number * _TIME_S[time]
+    rates = {"tokens": tokens, "samples": batch, "step": 1}
+    what, _, rest = unit.partition("/")
+    if what in rates:
+        per, _, card = rest.partition("/")
+        if per in _TIME_S and card in ("", "card"):
+            return rates[what] * _TIME_S[per] / number / (cards if card else 1)
+    if unit in ("%", "%mfu", "mfu%", "mfu"):
         return utilisation(1.0, request) / (number if unit == "mfu" else number / 100)
+    if unit in ("tflops", "tflops/card"):
+        peak = peak_flop_per_s(request.cluster.hardware, request.workload.compute_dtype)
+        return utilisation(1.0, request) * peak / (number * 1e12)
     return None
 
 

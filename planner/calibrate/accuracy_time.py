@@ -21,19 +21,21 @@ import numpy as np
 from scipy.stats import rankdata
 
 from planner.calibrate.fit import FloatArray, TimeCase, log_error, time_case
+from planner.calibrate.intervals import coverage
 from planner.calibrate.time_sets import EXCLUDED, FittedSet, family_of, fit_sets, generation_of, work_of
 from planner.calibrate.truth import SIMULATOR_ROWS, STEP_TIMES, TruthRow, kind_of, read_simulator_rows, read_step_times
 from planner.cluster.load import calibration, data_directory
-from planner.cost.setting import peak_flop_per_s
-from planner.errors import CalibrationError
-from planner.model.operators import flop_per_token, parameter_count
+from planner.cluster.records import Calibration
+from planner.cost.estimate import interval
+from planner.errors import CalibrationError, PlannerError
+from planner.model.operators import parameter_count
 
 #: Files that the accuracy figures stand on.
 TRUTH_FILES: Final = ("step-times.csv", "simulator-rows.csv")
 #: Pairs of layouts closer than this are not counted as ordered.
 PAIR_GAP: Final = 0.05
-#: Ends of the 80 % interval.
-INTERVAL_PERCENTILES: Final = (10.0, 90.0)
+#: From so many left-out rows on, coverage of the interval is told.
+COVERAGE_ROWS: Final = 8
 #: Upper ends of size families [parameters].
 FAMILIES: Final = (1e9, 4e9, 10e9, 20e9, 50e9, 90e9)
 
@@ -64,7 +66,8 @@ class GroupScore:
     constant_mfu_mape_percent : float or None
         Error of the better of two constant utilisations (causal, full attention count) fitted to the other rows.
     coverage_percent : float or None
-        Rows inside the 80 % interval that the other rows' errors give.
+        Rows inside their 80 % interval: the one that the errors of the rows that were not left out with them give
+        (`planner.calibrate.intervals`), or for rows scored with a shipped calibration the one of its estimates.
     """
 
     name: str
@@ -84,15 +87,39 @@ class GroupScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowScore:
+    """One row of a scored file.
+
+    Attributes
+    ----------
+    calibration : str
+        File that it was predicted with.
+    low_s, high_s : float
+        80 % interval [s].
+    """
+
+    case_id: str
+    group: str
+    calibration: str
+    measured_s: float
+    predicted_s: float
+    error_percent: float
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
     """Scores of all groups, and rows that are in none.
 
-    ``excluded`` names complete rows that were left out on purpose, ``skipped`` rows that cannot be predicted.
+    ``excluded`` names complete rows that were left out on purpose, ``skipped`` rows that cannot be predicted; ``rows``
+    are the single rows of a scored file.
     """
 
     groups: tuple[GroupScore, ...]
     excluded: Mapping[str, str]
     skipped: Mapping[str, str]
+    rows: tuple[RowScore, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON holds it."""
@@ -100,6 +127,7 @@ class Accuracy:
             "groups": [asdict(group) for group in self.groups],
             "excluded": dict(self.excluded),
             "skipped": dict(self.skipped),
+            "rows": [asdict(row) for row in self.rows],
         }
 
     def group(self, name: str, left_out: str = "") -> GroupScore:
@@ -134,9 +162,18 @@ def read_cases(paths: Sequence[str | Path]) -> tuple[list[TimeCase], dict[str, s
         for row in _rows(path):
             try:
                 cases.append(time_case(row))
-            except CalibrationError as error:
-                skipped[row.case_id] = str(error).removeprefix(f"{row.case_id}: ")
+            except PlannerError as error:
+                _skip(skipped, row.case_id, error)
     return cases, skipped
+
+
+def _skip(skipped: dict[str, str], case_id: str, error: PlannerError) -> None:
+    """Note why a row is skipped; names that stand twice are counted."""
+    name, count = case_id, 1
+    while name in skipped:
+        count += 1
+        name = f"{case_id} ({count})"
+    skipped[name] = str(error).removeprefix(f"{case_id}: ")
 
 
 def _rows(path: str | Path) -> list[TruthRow]:
@@ -188,8 +225,14 @@ def left_out_errors(fitted: FittedSet, kind: str) -> FloatArray:
     return out
 
 
-def score(name: str, cases: Sequence[TimeCase], log_errors: FloatArray, left_out: str = "") -> GroupScore:
-    """Score of rows predicted with the given errors."""
+def score(
+    name: str, cases: Sequence[TimeCase], log_errors: FloatArray, left_out: str = "", inside: float | None = None
+) -> GroupScore:
+    """Score of rows predicted with the given errors; ``inside`` is the share of them in their interval, if known."""
+    if left_out and len(cases) >= COVERAGE_ROWS:
+        labels = [LABELS[left_out](case) for case in cases]
+        if len(set(labels)) > 1:
+            inside = coverage(-log_errors, labels, [(family_of(case), generation_of(case)) for case in cases])
     error = np.expm1(log_errors)
     spearman, regret = _ranking(cases, log_errors)
     pairs, family_regret = _pairs(cases, log_errors)
@@ -208,7 +251,7 @@ def score(name: str, cases: Sequence[TimeCase], log_errors: FloatArray, left_out
         pair_order_percent=pairs,
         family_regret_percent=family_regret,
         constant_mfu_mape_percent=baseline,
-        coverage_percent=_coverage(log_errors) if left_out and len(cases) >= 8 else None,
+        coverage_percent=None if inside is None else _percent(inside),
     )
 
 
@@ -235,16 +278,8 @@ def _with_excluded(name: str, fitted: FittedSet) -> GroupScore:
     return score(f"{name}, with excluded rows", cases, np.concatenate((left_out_errors(fitted, kind), extra)), kind)
 
 
-def _mfu(case: TimeCase, seconds: float, *, causal: bool = True) -> float:
-    batch = int(case.table.dp[0] * case.table.micro_batch_size[0] * case.table.micro_batches[0])
-    flop = flop_per_token(case.model, case.workload.seq, causal) * case.workload.seq * batch
-    peak = peak_flop_per_s(case.cluster.hardware, case.workload.compute_dtype)
-    return flop / (seconds * case.cluster.devices * peak)
-
-
 def _per_sample(case: TimeCase, seconds: float) -> float:
-    batch = int(case.table.dp[0] * case.table.micro_batch_size[0] * case.table.micro_batches[0])
-    return seconds * case.cluster.devices / batch
+    return seconds * case.cluster.devices / case.batch
 
 
 def _constant_mfu(cases: Sequence[TimeCase], label: Label) -> float:
@@ -252,22 +287,13 @@ def _constant_mfu(cases: Sequence[TimeCase], label: Label) -> float:
     best = math.inf
     labels = [label(case) for case in cases]
     for causal in (True, False):
-        logs = np.log([_mfu(case, case.measured_s, causal=causal) for case in cases])
+        logs = np.log([case.utilisation(case.measured_s, causal=causal) for case in cases])
         errors = []
         for i, one in enumerate(labels):
             others = [logs[j] for j, other in enumerate(labels) if other != one]
             errors.append(math.expm1(logs[i] - float(np.median(others or logs))))
         best = min(best, float(np.abs(errors).mean()))
     return _percent(best)
-
-
-def _coverage(log_errors: FloatArray) -> float:
-    """Share of rows whose error lies between the 10th and 90th percentile of the other rows' errors."""
-    inside = 0
-    for i in range(len(log_errors)):
-        low, high = np.percentile(np.delete(log_errors, i), INTERVAL_PERCENTILES)
-        inside += bool(low <= log_errors[i] <= high)
-    return _percent(inside / len(log_errors))
 
 
 def _clusters(cases: Sequence[TimeCase], label: Label) -> list[list[int]]:
@@ -309,7 +335,7 @@ def _pairs(cases: Sequence[TimeCase], log_errors: FloatArray) -> tuple[float | N
     right = total = 0
     regrets = []
     for rows in _clusters(cases, lambda c: (c.release, c.cluster.hardware.name, size_family(c))):
-        measured = {i: math.log(_mfu(cases[i], cases[i].measured_s)) for i in rows}
+        measured = {i: math.log(cases[i].utilisation(cases[i].measured_s)) for i in rows}
         predicted = {i: measured[i] - log_errors[i] for i in rows}
         for i, j in itertools.combinations(rows, 2):
             gap = measured[i] - measured[j]
@@ -338,28 +364,58 @@ def accuracy_of_file(path: str | Path) -> Accuracy:
         The file cannot be read, is of another kind, or holds no complete row.
     """
     cases, skipped = read_cases([path])
-    if not cases:
-        raise CalibrationError(
-            f"{path}: no complete, unflagged row with a step time; {len(skipped)} rows were skipped."
-        )
+    _refuse_nothing(path, cases, skipped)
+    done: list[RowScore] = []
+    kept: list[TimeCase] = []
+    for case in cases:
+        try:
+            done.append(_row_score(case))
+            kept.append(case)
+        except PlannerError as error:
+            _skip(skipped, case.case_id, error)
+    _refuse_nothing(path, kept, skipped)
     groups = []
-    for rows in _clusters(cases, _shipped_group):
-        members = [cases[i] for i in rows]
-        errors = np.array([log_error(case, shipped_values(case)) for case in members])
-        device, family, generation, work = _shipped_group(members[0])
-        groups.append(score(f"{device}, {family} {generation}, {work}", members, errors))
-    return Accuracy(groups=tuple(groups), excluded={}, skipped=skipped)
+    for rows in _clusters(kept, _shipped_group):
+        found = [done[i] for i in rows]
+        errors = np.log([row.predicted_s / row.measured_s for row in found])
+        inside = sum(row.low_s <= row.measured_s <= row.high_s for row in found) / len(found)
+        groups.append(score(found[0].group, [kept[i] for i in rows], errors, inside=inside))
+    return Accuracy(groups=tuple(groups), excluded={}, skipped=skipped, rows=tuple(done))
+
+
+def _refuse_nothing(path: str | Path, cases: Sequence[TimeCase], skipped: Mapping[str, str]) -> None:
+    if not cases:
+        first = next((f" {name}: {reason}" for name, reason in skipped.items()), "")
+        raise CalibrationError(f"{path}: no complete, unflagged row with a step time; {len(skipped)} skipped.{first}")
+
+
+def _row_score(case: TimeCase) -> RowScore:
+    """Prediction of one row by the shipped calibration."""
+    record = shipped_calibration(case)
+    values = {key: constant.value for key, constant in record.constants.items()}
+    predicted = case.measured_s * math.exp(log_error(case, values))
+    low, high = interval(case.model, record, case.table)
+    device, family, generation, work = _shipped_group(case)
+    return RowScore(
+        case_id=case.case_id,
+        group=f"{device}, {family} {generation}, {work}",
+        calibration=record.name,
+        measured_s=case.measured_s,
+        predicted_s=predicted,
+        error_percent=_percent(predicted / case.measured_s - 1.0),
+        low_s=predicted * math.exp(float(low[0])),
+        high_s=predicted * math.exp(float(high[0])),
+    )
 
 
 def _shipped_group(case: TimeCase) -> tuple[str, str, str, str]:
     return case.cluster.hardware.name, family_of(case), generation_of(case), work_of(case)
 
 
-def shipped_values(case: TimeCase) -> dict[str, float]:
-    """Constants of the shipped calibration of a case's generation, or of the newest one."""
+def shipped_calibration(case: TimeCase) -> Calibration:
+    """Shipped calibration of a case's generation, or the newest one of its device and framework."""
     device, framework = case.cluster.hardware, case.workload.framework
     try:
-        record = calibration(device, framework, generation_of(case))
+        return calibration(device, framework, generation_of(case))
     except CalibrationError:
-        record = calibration(device, framework)
-    return {key: constant.value for key, constant in record.constants.items()}
+        return calibration(device, framework)

@@ -19,14 +19,10 @@ import numpy as np
 
 from planner.calibrate.accuracy_time import left_out_errors, read_cases, truth_paths
 from planner.calibrate.fit import FloatArray, TimeCase, generation_fit, log_error
+from planner.calibrate.intervals import generation_interval, interval
 from planner.calibrate.time_sets import FittedSet, family_of, fit_sets, generation_of
 from planner.cluster.records import Constant
 from planner.errors import CalibrationError
-
-#: Half an 80 % interval of a normal distribution, in standard deviations.
-EIGHTY_PERCENT: Final = 1.2815515655446004
-#: From so many rows on, residual percentiles are taken as they are; below, a normal distribution stands in.
-ENOUGH_ROWS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +65,21 @@ FILES: Final = (
 )  # fmt: skip
 
 
-def remake(directory: str | Path, date: str, data: Sequence[str | Path] = ()) -> tuple[Path, ...]:
+def remake(
+    directory: str | Path, date: str, data: Sequence[str | Path] = (), *, force: bool = True
+) -> tuple[Path, ...]:
     """Fit all sets and write their calibration files.
 
     Parameters
     ----------
     directory : str or Path
-        Folder to write to; it must exist.
+        Folder to write to; made if its parent exists.
     date : str
         Written into the files, ``YYYY-MM-DD``.
     data : sequence of str or Path
         Measurement files; default: the shipped ones.
+    force : bool
+        Replace files that exist.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def remake(directory: str | Path, date: str, data: Sequence[str | Path] = ()) ->
     Raises
     ------
     CalibrationError
-        Nothing to fit, or the folder cannot be written.
+        Nothing to fit, a file exists and ``force`` is off, or the folder cannot be written.
     """
     cases, skipped = read_cases(tuple(data) or truth_paths())
     done = fit_sets(cases)
@@ -99,8 +99,12 @@ def remake(directory: str | Path, date: str, data: Sequence[str | Path] = ()) ->
     for spec in FILES:
         if spec.dense in done:
             texts.update(_family(spec, done, Path(directory), date))
+    present = [path.name for path in texts if path.exists()]
+    if present and not force:
+        raise CalibrationError(f"{directory} has {', '.join(present)} already; replace with --force, or choose --out.")
     try:
-        (Path(directory) / "residuals").mkdir(exist_ok=True)
+        for folder in (Path(directory), Path(directory) / "residuals"):
+            folder.mkdir(exist_ok=True)
         for path, text in texts.items():
             path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -118,7 +122,7 @@ def _family(spec: FileSpec, done: Mapping[str, FittedSet], directory: Path, date
     for key, name in (("residual_moe", spec.moe), ("residual_cp", spec.cp)):
         if name in done:
             common[key] = _interval(done[name])
-    low, high = _percentiles(left)
+    pooled = interval(-left)
     out: dict[Path, str] = {}
     labels = [(family_of(case), generation_of(case)) for case in fitted.fit.cases]
     for family, generation in sorted(set(labels)):
@@ -129,7 +133,8 @@ def _family(spec: FileSpec, done: Mapping[str, FittedSet], directory: Path, date
             own = generation_fit(members, fitted.fit.constants)
             constants.update({key: own.constants[key] for key in own.keys})
         name = f"{spec.stem}-{family}-{generation}".lower()
-        text = _yaml(name, spec, family, generation, date, constants, (low, high), members)
+        residual = generation_interval(pooled, -left[rows])
+        text = _yaml(name, spec, family, generation, date, constants, residual, members)
         values = fitted.fit.values | {key: constant.value for key, constant in constants.items()}
         out[directory / f"{name}.yaml"] = text
         out[directory / "residuals" / f"{name}.csv"] = _residuals(members, values, left[rows])
@@ -141,18 +146,8 @@ def _base_keys(fitted: FittedSet, done: Mapping[str, FittedSet]) -> tuple[str, .
     return done[base].fit.keys if base else ()
 
 
-def _percentiles(log_errors: FloatArray) -> tuple[float, float]:
-    """10th and 90th percentile of log(measured / predicted), from left-out rows."""
-    residuals = -log_errors
-    if len(residuals) >= ENOUGH_ROWS:
-        low, high = np.percentile(residuals, (10.0, 90.0))
-        return float(low), float(high)
-    half = EIGHTY_PERCENT * float(np.sqrt((residuals**2).mean()))
-    return -half, half
-
-
 def _interval(fitted: FittedSet) -> Constant:
-    low, high = _percentiles(left_out_errors(fitted, fitted.spec.left_out[0]))
+    low, high = interval(-left_out_errors(fitted, fitted.spec.left_out[0]))
     rows = len(fitted.fit.cases)
     return Constant(value=0.0, low=low, high=high, kind="calibrated", source=f"left-out errors of {rows} rows")
 

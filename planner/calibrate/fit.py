@@ -29,10 +29,11 @@ from numpy.typing import NDArray
 from planner.calibrate.truth import TruthRow
 from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Calibration, Cluster, Constant, Hardware
-from planner.cost.setting import Execution, default_execution
+from planner.cost.setting import Execution, default_execution, peak_flop_per_s
 from planner.cost.step import StepTime, evaluate_constants
 from planner.cost.strategies import Strategies
 from planner.errors import CalibrationError, PlannerError
+from planner.model.operators import flop_per_token
 from planner.model.records import Model, Workload
 
 FloatArray = NDArray[np.float64]
@@ -80,6 +81,17 @@ class TimeCase:
         """Hidden size, layers and MLP width: what is left out together as one model shape."""
         return self.model.hidden, self.model.layers, self.model.ffn
 
+    @property
+    def batch(self) -> int:
+        """Samples of a step."""
+        return int(self.table.dp[0] * self.table.micro_batch_size[0] * self.table.micro_batches[0])
+
+    def utilisation(self, step_s: float, *, causal: bool = True) -> float:
+        """Model FLOP over what the matmul peak of all devices could do in that time."""
+        flop = flop_per_token(self.model, self.workload.seq, causal) * self.workload.seq * self.batch
+        peak = peak_flop_per_s(self.cluster.hardware, self.workload.compute_dtype)
+        return flop / (step_s * self.cluster.devices * peak)
+
 
 def time_case(row: TruthRow) -> TimeCase:
     """A published row as a case.
@@ -87,8 +99,11 @@ def time_case(row: TruthRow) -> TimeCase:
     Raises
     ------
     CalibrationError
-        The row lacks a strategy or a step time, is flagged impossible by its source, or names unknown hardware.
+        The row lacks a strategy or a step time, is flagged impossible by its source, contradicts itself, is faster than
+        the peak of its devices, or names unknown hardware.
     """
+    if row.problem:
+        raise CalibrationError(f"{row.case_id}: {row.problem}")
     if not row.usable:
         raise CalibrationError(f"{row.case_id}: the figure is flagged as impossible or doubtful by its source.")
     if row.model is None or row.workload is None or row.strategy is None:
@@ -98,24 +113,54 @@ def time_case(row: TruthRow) -> TimeCase:
     gaps = row.assumed & NEEDED
     if gaps:
         raise CalibrationError(f"{row.case_id}: incomplete layout, {', '.join(sorted(gaps))} not published.")
-    if "step_s" not in row.measured:
-        raise CalibrationError(f"{row.case_id}: no step time and nothing to derive it from.")
+    if row.devices and row.devices != row.strategy.devices:
+        raise CalibrationError(
+            f"{row.case_id}: tp x pp x dp x cp is {row.strategy.devices}, but the row says {row.devices} devices."
+        )
+    measured_s = step_time_of(row)
     try:
         device = _profile(row.hardware)
         cluster = Cluster(hardware=device, devices=row.strategy.devices)
     except PlannerError as error:
         raise CalibrationError(f"{row.case_id}: {error}") from error
-    return TimeCase(
+    case = TimeCase(
         case_id=row.case_id,
         model=row.model,
         workload=row.workload,
         cluster=cluster,
         table=Strategies.of([row.strategy]),
         run=execution(row),
-        measured_s=row.measured["step_s"],
+        measured_s=measured_s,
         release=row.framework_text,
         generation=row.generation,
     )
+    share = case.utilisation(measured_s)
+    if share > 1.0:
+        raise CalibrationError(f"{row.case_id}: impossible, {share:.0%} of the peak of its devices.")
+    return case
+
+
+def step_time_of(row: TruthRow) -> float:
+    """Seconds of a step: published, or derived from the throughput of one device.
+
+    Raises
+    ------
+    CalibrationError
+        There is neither, or it is not positive.
+    """
+    assert row.workload is not None
+    assert row.strategy is not None
+    if "step_s" in row.measured:
+        seconds = row.measured["step_s"]
+    else:
+        tokens = row.measured.get("tokens_per_s_per_device", 0.0) * row.strategy.devices
+        samples = row.measured.get("samples_per_s", 0.0) or tokens / row.workload.seq
+        if not samples:
+            raise CalibrationError(f"{row.case_id}: no step time and nothing to derive it from.")
+        seconds = row.workload.global_batch / samples
+    if seconds <= 0.0:
+        raise CalibrationError(f"{row.case_id}: a step of {seconds:g} s; legal: above 0.")
+    return seconds
 
 
 def _profile(text: str) -> Hardware:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -29,18 +29,38 @@ from planner.calibrate.truth_text import (
     stage_values,
 )
 from planner.cost.strategies import Strategy
-from planner.errors import CalibrationError
+from planner.errors import CalibrationError, PlannerError
 from planner.model.records import Attention, LayerKind, Model, Moe, Workload
 
 STEP_TIMES: Final = "step-times"
 MEMORY_CASES: Final = "memory-cases"
 SIMULATOR_ROWS: Final = "simulator-rows"
 
+#: Columns without which a table is of no use, by format.  The first line of each tells the formats apart: one of them
+#: must be there.
 _MARKS: Final = {
-    STEP_TIMES: {"case_id", "derived_step_time_s", "framework", "micro_batch_num"},
-    MEMORY_CASES: {"id", "observed", "observed_gib", "device_gib"},
-    SIMULATOR_ROWS: {"case_id", "measured_peak_alloc_gib", "ce_fusion"},
+    STEP_TIMES: ("derived_step_time_s", "reported_step_time_s"),
+    MEMORY_CASES: ("observed_gib",),
+    SIMULATOR_ROWS: ("measured_step_s", "measured_peak_alloc_gib"),
 }
+_LAYOUT: Final = ("case_id", "hardware", "framework", "model", "hidden", "layers", "heads", "ffn", "seq", "tp", "pp")
+_NEEDED: Final = {
+    STEP_TIMES: (*_LAYOUT, "mbs", "gbs"),
+    MEMORY_CASES: ("id", "observed", "device_gib", "hardware", "framework", "model", "hidden", "layers", "heads"),
+    SIMULATOR_ROWS: (*_LAYOUT, "mbs"),
+}
+#: Columns that the reader looks up and that a file may leave out: their cells are then empty.
+_OPTIONAL: Final = {
+    STEP_TIMES: (
+        "derived_step_time_s", "reported_step_time_s", "peak_memory_gib", "metric", "value", "mfu_flag", "recompute",
+        "source", "zero",
+    ),
+    MEMORY_CASES: ("source", "experts/topk", "recompute", "zero"),
+    SIMULATOR_ROWS: (
+        "measured_step_s", "measured_peak_alloc_gib", "measured_peak_reserved_gib", "measured_alloc_stage_first_gib",
+        "measured_alloc_stage_last_gib", "truth_kind", "recompute", "source", "zero_stage",
+    ),
+}  # fmt: skip
 
 #: Latent-attention sizes of families whose rows leave them out: q_lora, kv_lora, nope, rope, v (their config.json).
 _LATENT: Final = {
@@ -89,6 +109,8 @@ class TruthRow:
         Columns without which no strategy or model can be built.
     usable : bool
         False where the source itself flags the figure as impossible or doubtful.
+    problem : str
+        Why the row cannot be read at all; empty for readable rows.
     """
 
     case_id: str
@@ -114,6 +136,7 @@ class TruthRow:
     confidence: str = ""
     source: str = ""
     notes: str = ""
+    problem: str = ""
 
 
 def kind_of(path: str | Path) -> str:
@@ -126,10 +149,10 @@ def kind_of(path: str | Path) -> str:
     """
     columns = columns_of(path)
     for kind, marks in _MARKS.items():
-        if marks <= columns:
+        if columns.intersection(marks):
             return kind
-    wanted = "; ".join(f"{kind}: {', '.join(sorted(marks))}" for kind, marks in _MARKS.items())
-    raise CalibrationError(f"{path}: columns match no known table. Needed columns are, for {wanted}.")
+    wanted = "; ".join(f"{kind}: {' or '.join(marks)}" for kind, marks in _MARKS.items())
+    raise CalibrationError(f"{path}: columns match no known table. The column that tells it is, for {wanted}.")
 
 
 def columns_of(path: str | Path) -> set[str]:
@@ -139,35 +162,60 @@ def columns_of(path: str | Path) -> set[str]:
 
 def read_step_times(path: str | Path) -> list[TruthRow]:
     """Rows of a table of step times."""
-    return [_step_row(row) for row in _rows(path, STEP_TIMES)]
+    return [_read_row(_step_row, row, STEP_TIMES) for row in _rows(path, STEP_TIMES)]
 
 
 def read_memory_cases(path: str | Path) -> list[TruthRow]:
     """Rows of a table of memory cases."""
-    return [_memory_row(row) for row in _rows(path, MEMORY_CASES)]
+    return [_read_row(_memory_row, row, MEMORY_CASES) for row in _rows(path, MEMORY_CASES)]
 
 
 def read_simulator_rows(path: str | Path) -> list[TruthRow]:
     """Rows of a table of simulator comparisons."""
-    return [_simulator_row(row) for row in _rows(path, SIMULATOR_ROWS)]
+    return [_read_row(_simulator_row, row, SIMULATOR_ROWS) for row in _rows(path, SIMULATOR_ROWS)]
 
 
 def _table(path: str | Path) -> tuple[list[str], list[dict[str, str]]]:
     try:
-        with Path(path).open(newline="", encoding="utf-8") as stream:
+        with Path(path).open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream)
             rows = [{key: (value or "").strip() for key, value in row.items() if key} for row in reader]
             return list(reader.fieldnames or ()), rows
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise CalibrationError(f"{path}: cannot be read as CSV ({error.strerror or error}).") from error
+    except UnicodeDecodeError as error:
+        raise CalibrationError(f"{path}: cannot be read as CSV (not UTF-8 text at byte {error.start}).") from error
+    except csv.Error as error:
         raise CalibrationError(f"{path}: cannot be read as CSV ({error}).") from error
 
 
 def _rows(path: str | Path, kind: str) -> list[dict[str, str]]:
     columns, rows = _table(path)
-    absent = _MARKS[kind] - set(columns)
+    absent = [name for name in _NEEDED[kind] if name not in columns]
+    if not set(columns).intersection(_MARKS[kind]):
+        absent.append(" or ".join(_MARKS[kind]))
     if absent:
-        raise CalibrationError(f"{path}: not a {kind} table, column(s) {', '.join(sorted(absent))} are missing.")
-    return rows
+        raise CalibrationError(f"{path}: not a {kind} table, column(s) {', '.join(absent)} are missing.")
+    empty = dict.fromkeys(_OPTIONAL[kind], "")
+    name = "id" if kind == MEMORY_CASES else "case_id"
+    return [{**empty, **row, name: row[name] or f"line {line}"} for line, row in enumerate(rows, 2)]
+
+
+def _read_row(read: Callable[[dict[str, str]], TruthRow], row: dict[str, str], kind: str) -> TruthRow:
+    """One row; a row with impossible cells is kept with what is wrong about it, so that the others can be read."""
+    try:
+        return read(row)
+    except PlannerError as error:
+        reason = str(error)
+    except KeyError as error:
+        reason = f"incomplete layout, missing {error.args[0]}."
+    except (ValueError, ArithmeticError) as error:
+        reason = f"a cell is out of range ({error})."
+    return TruthRow(
+        case_id=row["id"] if kind == MEMORY_CASES else row["case_id"], kind=kind, framework_text=row["framework"],
+        generation="", hardware=row["hardware"], devices=0, devices_per_node=8, device_bytes=0.0, model=None,
+        workload=None, strategy=None, measured={}, missing=("readable cells",), usable=True, problem=reason,
+    )  # fmt: skip
 
 
 def _step_row(row: dict[str, str]) -> TruthRow:
@@ -180,8 +228,9 @@ def _step_row(row: dict[str, str]) -> TruthRow:
         "model_tflops_per_device": "tflop_per_s_per_device", "hw_tflops_per_device": "hardware_tflop_per_s_per_device",
         "activation_memory_saving_gib": "activation_saving_gib", "min_devices_full_finetune": "minimum_devices",
     }  # fmt: skip
-    if row["metric"] in names:
-        measured[names[row["metric"]]] = float(row["value"])
+    value = number(row["value"])
+    if row["metric"] in names and value is not None:
+        measured[names[row["metric"]]] = value
     return _row(row, STEP_TIMES, measured, usable=row["mfu_flag"] in {"ok", ""})
 
 
@@ -219,7 +268,7 @@ def _row(
     named = next((shape for name, shape in _NAMED.items() if row["model"].lower().startswith(name)), None)
     assumed: set[str] = set()
     if named is not None and not row["hidden"]:
-        row = row | named
+        row = {**row, **named}
         assumed.add("shape")
     cell = cells(row)
     notes = row.get("notes", "")
@@ -261,7 +310,9 @@ def _model(cell: dict[str, int], row: dict[str, str], missing: list[str]) -> Mod
     dense = layers
     if experts:
         dense = max(0, cell.get("dense_layers", cell.get("first_dense_layers", 0)))
-    kinds: tuple[LayerKind, ...] = ("dense",) * min(dense, layers) + ("moe",) * max(0, layers - dense)
+    first: LayerKind = "dense"
+    rest: LayerKind = "moe"
+    kinds = (first,) * min(dense, layers) + (rest,) * max(0, layers - dense)
     moe = None
     if "moe" in kinds:
         width = cell.get("moe_ffn") or cell["ffn"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection
 from typing import Final
@@ -40,11 +41,12 @@ _LIST: Final = r"\[([\d, ]+)\]"
 
 
 def number(text: str) -> float | None:
-    """A number, or None for an empty or wordy cell."""
+    """A finite number, or None for an empty or wordy cell."""
     try:
-        return float(text)
+        value = float(text)
     except (TypeError, ValueError):
         return None
+    return value if math.isfinite(value) else None
 
 
 def cells(row: dict[str, str]) -> dict[str, int]:

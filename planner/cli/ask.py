@@ -58,6 +58,7 @@ def request_from(model: ModelOptions, cluster: ClusterOptions, workload: Workloa
         tokens=0 if workload.tokens is None else parse.tokens(workload.tokens),
         framework=workload.framework,
         max_memory=memory_from(cluster),
+        calibration=workload.calibration,
     )
 
 
@@ -72,11 +73,11 @@ def file_from(
     """Request, strategy and unread keys of a plan.json or a MindFormers YAML."""
     from planner import api
 
-    given = [*_given(model), *_given(workload), *_given(pins)]
+    given = [*_given(model), *_given(dataclasses.replace(workload, calibration=None)), *_given(pins)]
     if given:
         raise SpecError(f"--from takes model, workload and strategy from {path}; leave out {', '.join(given)}.")
     devices = None if cards is None else cards_from(cards)
-    request, strategy, unread = api.read(path, cluster.hardware, memory_from(cluster), devices)
+    request, strategy, unread = api.read(path, cluster.hardware, memory_from(cluster), devices, workload.calibration)
     if devices is not None and devices != strategy.devices:
         raise SpecError(
             f"--cards {devices}, but {path} splits the work over {strategy.devices}; leave --cards out, or ask "

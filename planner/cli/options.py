@@ -63,7 +63,7 @@ class ModelOptions:
 class ClusterOptions:
     """On what."""
 
-    hardware: str | None = opt("--hardware", CLUSTER_PANEL, "Profile name or YAML file (default: 910b2).", "NAME")
+    hardware: str | None = opt("--hardware", CLUSTER_PANEL, "Profile name or YAML file (default: 910b3).", "NAME")
     max_memory: str | None = opt("--max-memory", CLUSTER_PANEL, "Limit of one card instead of the profile's.", "54GB")
 
 
@@ -76,7 +76,10 @@ class WorkloadOptions:
         "--global-batch", WORKLOAD_PANEL, "Samples of a step (default: 4Mi tokens, at least one a card).", "N"
     )
     tokens: str | None = opt("--tokens", WORKLOAD_PANEL, "Training budget: adds days and card-hours.", "1.5T")
-    framework: str | None = opt("--framework", WORKLOAD_PANEL, "Whose memory layout and speed.", "NAME")
+    framework: str | None = opt(
+        "--framework", WORKLOAD_PANEL, "Whose memory and speed (-RELEASE: of an older one).", "NAME"
+    )
+    calibration: str | None = opt("--calibration", WORKLOAD_PANEL, "Speed of your own runs, from planner fit.", "FILE")
 
 
 @dataclass(frozen=True, kw_only=True)

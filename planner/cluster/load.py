@@ -91,9 +91,9 @@ def calibration(hardware: Hardware, framework: str, generation: str | None = Non
     """
     found = _matching(hardware, framework) or _matching(hardware, framework.split("-")[0])
     if generation is not None and generation != "prior":
-        named = [record for record in found if record.generation == generation]
+        named = [record for record in found if record.generation.lower() == generation.lower()]
         if not named:
-            legal = ", ".join([record.generation for record in found] + ["prior"])
+            legal = ", ".join([*dict.fromkeys(record.generation for record in found), "prior"])
             raise CalibrationError(
                 f"no calibration of generation '{generation}' for {hardware.name} with {framework}; legal: {legal}."
             )

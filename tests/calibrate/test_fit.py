@@ -194,7 +194,7 @@ def test_residuals_stand_beside_the_constants(remade: Path) -> None:
 
 
 def test_an_unwritable_folder_is_named(tmp_path: Path, dense: list[TimeCase]) -> None:
-    missing = tmp_path / "nowhere"
+    missing = tmp_path / "nowhere" / "deeper"
     small = tmp_path / "few.csv"
     lines = (TRUTH / "step-times.csv").read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines[1:] if line.startswith("ML1-LLaMA2-7B-tp8")]

@@ -96,6 +96,12 @@ CASES = [
     # nothing fits
     ("suggest --params 70B --cards 8", 3, ["does not fit on 8 x 910B3", "needs at least", "cards of this kind"]),
     ("suggest --model deepseek-v3 --cards 64", 3, ["does not fit on 64 x 910B3", "needs at least"]),
+    ("suggest --model deepseek-v3 --cards 2", 3, ["does not fit on 2 x 910B3 in any of", "needs at least"]),  # O01
+    # what frameworks refuse or hang on (ids of the published reports)
+    ("estimate --params 7B --cards 7 --dp 7 --micro-batch 2 --global-batch 256", 2, ["252 or 266"]),  # V06
+    ("estimate --model qwen2-7b --cards 8 --tp 8", 2, ["28 attention heads", "1, 2, 4, 7, 14, 28", "Try tp=4"]),  # V01
+    ("estimate --model llama-2-7b --cards 8 --pp 8 --global-batch 4", 2, ["micro_batches=4 < pp=8", "pp <= 4"]),  # V07
+    ("estimate --model qwen3-30b-a3b --cards 4 --pp 2 --dp 2 --ep 4 --global-batch 8", 2, ["legal ep: 1, 2"]),  # V11
     # output
     (f"{JOB} --emit taken", 2, ["taken already holds pretrain.yaml", "--force"]),
     (f"{JOB} --emit a-file", 2, ["a-file is a file"]),
@@ -139,7 +145,7 @@ CASES = [
     ("accuracy time --data nowhere.csv", 2, ["nowhere.csv"]),
     ("accuracy time --data a-file", 2, ["a-file"]),
     ("fit", 2, ["--out"]),
-    ("fit --out nowhere", 2, ["nowhere is not a folder"]),
+    ("fit --out nowhere/deeper", 2, ["cannot be written to nowhere/deeper"]),
     ("dryrun nowhere", 2, ["nowhere"]),
     ("dryrun cut-plan.json", 2, ["cut-plan.json"]),
     ("models zzz", 2, ["'zzz' is not in the catalogue"]),
