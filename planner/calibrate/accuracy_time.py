@@ -59,7 +59,7 @@ class GroupScore:
         What was left out together: "shape", "release", "case"; empty when nothing was.
     spearman, regret_percent : float or None
         Rank correlation of seconds per sample and device within one model shape, mean over shapes of three layouts and
-        more; and how much slower the predicted best of a shape is than its measured best.
+        more; and how much slower the predicted best of a shape is than its measured best, over those of two and more.
     pair_order_percent, family_regret_percent : float or None
         Pairs of one release and size family, more than 5 % apart in utilisation, that are put in the right order; and
         the mean regret of taking the predicted best of such a family.
@@ -307,15 +307,15 @@ def _ranking(cases: Sequence[TimeCase], log_errors: FloatArray) -> tuple[float |
     """Mean Spearman coefficient and mean regret within one shape, sequence, device and release."""
     coefficients, regrets = [], []
     for rows in _clusters(cases, lambda c: (c.shape, c.workload.seq, c.cluster.hardware.name, c.release)):
-        if len(rows) < 3:
+        if len(rows) < 2:
             continue
         measured = np.array([_per_sample(cases[i], cases[i].measured_s) for i in rows])
         predicted = measured * np.exp(log_errors[rows])
-        coefficients.append(_spearman(measured, predicted))
+        if len(rows) > 2:
+            coefficients.append(_spearman(measured, predicted))
         regrets.append(float(measured[int(np.argmin(predicted))] / measured.min() - 1.0))
-    if not coefficients:
-        return None, None
-    return round(float(np.mean(coefficients)), 3), _percent(float(np.mean(regrets)))
+    spearman = round(float(np.mean(coefficients)), 3) if coefficients else None
+    return spearman, _percent(float(np.mean(regrets))) if regrets else None
 
 
 def _spearman(first: FloatArray, second: FloatArray) -> float:

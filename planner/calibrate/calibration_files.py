@@ -101,7 +101,8 @@ def remake(
             texts.update(_family(spec, done, Path(directory), date))
     present = [path.name for path in texts if path.exists()]
     if present and not force:
-        raise CalibrationError(f"{directory} has {', '.join(present)} already; replace with --force, or choose --out.")
+        names = ", ".join(present[:2]) + (f" and {len(present) - 2} more" if len(present) > 2 else "")
+        raise CalibrationError(f"{directory} has {names} already; replace them with --force, or choose another --out.")
     try:
         for folder in (Path(directory), Path(directory) / "residuals"):
             folder.mkdir(exist_ok=True)

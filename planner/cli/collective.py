@@ -14,6 +14,8 @@ EPILOG = """Examples:
 
 planner collective --op allreduce --size 512MB --ranks 64
 
+planner collective --op allgather --ranks 8 --html curve.html
+
 planner collective --op alltoall --size 64MB --ranks 16 --stride 8 --hardware 910c --json"""
 
 
@@ -25,10 +27,12 @@ def collective(
     size: Annotated[str, own("--size", PANEL, "Bytes of the operation (default: 512MB).", "512MB")] = "512MB",
     ranks: Annotated[str, own("--ranks", PANEL, "Ranks of the group (default: 8).", "N")] = "8",
     stride: Annotated[str, own("--stride", PANEL, "Distance of its ranks (default: 1).", "N")] = "1",
+    html: Annotated[str | None, own("--html", PANEL, "Also draw the curves into a page (plot extra).", "FILE")] = None,
 ) -> None:
     """Seconds and bus bandwidth of a collective by algorithm, and a curve over sizes."""
     from planner.cluster import load
     from planner.report.collectives import CollectiveQuestion, collective_document, collective_lines, curve
+    from planner.report.curves import write_page
 
     question = CollectiveQuestion(
         op=op,
@@ -38,7 +42,10 @@ def collective(
         hardware=load.hardware(cluster.hardware or load.DEFAULT_HARDWARE),
     )
     points = curve(question)
+    if html is not None:
+        write_page(question, points, html)
     if output.json:
         print_document(collective_document(question, points))
     else:
-        print_lines(collective_lines(question, points))
+        drawn = [] if html is None else ["", f"Curves: {html}"]
+        print_lines([*collective_lines(question, points), *drawn])

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from planner.calibrate import accuracy_memory as of_memory
 from planner.calibrate.accuracy_time import Accuracy, GroupScore
 from planner.report.documents import head
-from planner.report.text import narrow_table, wrapped
+from planner.report.text import narrow_table, number, wrapped
 
 _LEGEND = (
     "Errors of predicted against measured seconds a step, in per cent. in: rows of the fit itself; shape, release, "
-    "case: predicted by constants fitted without that shape, release or row. rho: rank correlation within one shape; "
-    "regret: how much slower the predicted best of a shape is; pairs: layouts more than 5 % apart put in the right "
-    "order; const: error of the best constant utilisation; 80%: left-out rows inside their interval."
+    "case: predicted by constants fitted without that shape, release or row. Within one release and size family: "
+    "pairs, layouts more than 5 % apart in utilisation put in the right order; regret, how much slower the predicted "
+    "best is than the measured best. Within one shape, sequence, device and release: rho, rank correlation (three "
+    "layouts and more); regr1, regret (two and more). const: error of the best constant utilisation; 80%: rows inside "
+    "their 80 % interval."
 )
+_FILE_LEGEND = (
+    "Errors of predicted against measured seconds a step, in per cent, by the shipped calibrations; nothing was "
+    "fitted. Columns as in planner accuracy time."
+)
+#: Rows of a scored file shown by name.
+_WORST = 5
 
 
 def time_lines(found: Accuracy) -> list[str]:
@@ -27,14 +37,35 @@ def time_lines(found: Accuracy) -> list[str]:
         else:
             main = name
         rows.append([name, *_cells(group)])
-    heads = ("group", "left out", "n", "MAPE", "p90", "bias", "rho", "regret", "pairs", "const", "80%")
-    lines = [*narrow_table(heads, rows, left=(0, 1)), "", *wrapped(_LEGEND)]
+    heads = ("group", "left out", "n", "MAPE", "p90", "bias", "pairs", "regret", "rho", "regr1", "const", "80%")
+    legend = _FILE_LEGEND if found.rows else _LEGEND
+    lines = [*narrow_table(heads, rows, left=(0, 1)), "", *wrapped(legend)]
+    worst = sorted(found.rows, key=lambda row: -abs(row.error_percent))[:_WORST]
+    if worst:
+        lines += ["", "Largest errors (measured, predicted with 80 % interval):"]
+    for row in worst:
+        seconds = [number(value) for value in (row.measured_s, row.predicted_s, row.low_s, row.high_s)]
+        figures = "{} s, {} ({} to {}) s".format(*seconds)
+        lines += wrapped(f"  {row.case_id}: {figures}, {row.error_percent:+.0f} %, {row.calibration}", "    ")
     if found.excluded:
         lines += ["", 'Rows left out by name (scored as "with excluded rows"):']
         for name, reason in found.excluded.items():
             lines += wrapped(f"  {name}: {reason}", "    ")
     if found.skipped:
-        lines += ["", f"{len(found.skipped)} rows cannot be predicted; --json says why for each."]
+        lines += ["", *skipped_lines(found.skipped, by_name=bool(found.rows))]
+    return lines
+
+
+def skipped_lines(skipped: Mapping[str, str], *, by_name: bool) -> list[str]:
+    """Why rows cannot be predicted: each by name, or a count for each reason."""
+    if by_name:
+        lines = ["Rows that cannot be predicted:"]
+        for name, reason in skipped.items():
+            lines += wrapped(f"  {name}: {reason}", "    ")
+        return lines
+    lines = [f"{len(skipped)} rows cannot be predicted; --json names each:"]
+    for reason, count in Counter(skipped.values()).most_common():
+        lines += wrapped(f"  {count}: {reason}", "    ")
     return lines
 
 
@@ -45,9 +76,10 @@ def _cells(group: GroupScore) -> list[str]:
         f"{group.mape_percent:.1f}",
         f"{group.p90_abs_percent:.1f}",
         f"{group.bias_percent:+.1f}",
+        "" if group.pair_order_percent is None else f"{group.pair_order_percent:.0f}",
+        "" if group.family_regret_percent is None else f"{group.family_regret_percent:.1f}",
         "" if group.spearman is None else f"{group.spearman:.2f}",
         "" if group.regret_percent is None else f"{group.regret_percent:.1f}",
-        "" if group.pair_order_percent is None else f"{group.pair_order_percent:.0f}",
         "" if group.constant_mfu_mape_percent is None else f"{group.constant_mfu_mape_percent:.1f}",
         "" if group.coverage_percent is None else f"{group.coverage_percent:.0f}",
     ]
