@@ -18,10 +18,10 @@ PARTS: Final = (
     ("gradients", ("gradients",), ("gradient_accumulation",)),
     ("optimizer states", ("optimizer_states",), ("moments",)),
     ("gathered parameters", ("gathered_parameters",), ("gathered_parameters",)),
-    ("activations", ("activations", "moe_dispatch"), ("activations", "constants")),
+    ("activations", ("activations", "moe_dispatch"), ("activations",)),
     ("backward, recompute", ("recompute_working",), ("recomputed", "backward")),
     ("head and loss", ("logits_loss",), ("head_and_loss",)),
-    ("other", ("temporaries",), ("other",)),
+    ("masks, temporaries", ("temporaries",), ("constants", "optimizer", "other")),
 )
 
 

@@ -1,0 +1,109 @@
+"""`planner dryrun`: comparison of made-up results, and one real run from suggest to the compiler."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cost.memory import TERMS as OURS
+from planner.report.comparison import PARTS
+from planner.validate.dryrun import DryRunReport, StageResult
+from planner.validate.prepare import read_layout
+from planner.validate.tracker import TERMS as THEIRS
+from tests.cli.runner import run
+from tests.cli.test_answers import undocumented
+
+SMALL = (
+    "--model qwen3-0.6b --layers 4 --hidden 256 --heads 4 --kv-heads 2 --ffn 512 --vocab 4096 --cards 4 --seq 2048 "
+    "--global-batch 8 --tp 2 --pp 2 --dp 1 --vpp 1 --micro-batch 1 --recompute none"
+)
+
+
+def test_every_term_of_both_sides_is_in_one_part() -> None:
+    assert sorted(term for _, ours, _ in PARTS for term in ours) == sorted(OURS)
+    assert sorted(term for _, _, theirs in PARTS for term in theirs) == sorted(THEIRS)
+
+
+def result(stage: int, peak_bytes: int) -> StageResult:
+    return StageResult(
+        stage=stage, rank=stage, micro_batches=2, peak_bytes=peak_bytes, static_bytes=peak_bytes // 2,
+        peak_with_fragments_bytes=peak_bytes, seconds=1.0, mindspore="2.9.0", mindformers="1.9.0", real_cann=False,
+        terms={**dict.fromkeys(THEIRS, 0), "activations": peak_bytes}, peak_operator="x",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    out = tmp_path / "out"
+    assert run(f"suggest {SMALL} --emit {out}").code == 0
+    return out
+
+
+def test_difference_is_predicted_against_dryrun(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    peaks = [stage["peak_gib"] for stage in run(f"estimate --from {plan} --json").document["stages"]]
+
+    def made_up(config: Path, stages: Any, settings: Any, progress: Any) -> DryRunReport:
+        seen.append((config, stages, settings.jobs, settings.exact))
+        progress("stage 0: compiling")
+        results = (result(0, round(peaks[0] * 2**30 / 1.25)), result(1, round(peaks[1] * 2**30 / 0.8)))
+        layout = {"parallel_config": {"data_parallel": 1, "model_parallel": 2, "pipeline_stage": 2}}
+        return DryRunReport(layout=read_layout({**layout, "model": {"model_config": {"seq_length": 2048}}}),
+                            stages=results, notes=("a note",))  # fmt: skip
+
+    monkeypatch.setattr("planner.validate.dryrun.dryrun", made_up)
+    answer = run(f"dryrun {plan} --stages 0,1 --jobs 2 --exact")
+    assert answer.code == 0
+    assert answer.err == "stage 0: compiling\n"
+    assert seen == [(plan / "pretrain.yaml", (0, 1), 2, True)]
+    percents = [line.split()[-1] for line in answer.lines if line.strip().startswith(("0 ", "1 "))]
+    assert percents == ["+25.0%", "-20.0%"]
+    assert "- a note" in answer.lines
+    body = run(f"dryrun {plan} --stages 0,1 --json").document
+    assert undocumented(body) == []
+    assert [stage["difference_percent"] for stage in body["stages"]] == pytest.approx([25.0, -20.0], abs=1e-3)
+
+
+def test_a_plan_json_without_yaml_is_rendered(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def made_up(config: Any, *rest: Any) -> DryRunReport:
+        seen.append(config)
+        return DryRunReport(layout=read_layout(config), stages=(result(0, 2**30),), notes=())
+
+    monkeypatch.setattr("planner.validate.dryrun.dryrun", made_up)
+    (plan / "pretrain.yaml").unlink()
+    assert run(f"dryrun {plan}").code == 0
+    assert seen[0]["parallel_config"]["model_parallel"] == 2
+
+
+def test_stages_that_do_not_exist_are_refused(plan: Path) -> None:
+    answer = run(f"dryrun {plan} --stages 2")
+    assert (answer.code, answer.out) == (2, "")
+    assert "the plan has stages 0 to 1" in answer.err
+
+
+def test_missing_mindspore_is_said_with_the_install_command(plan: Path, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho \'{"home": null, "mindspore": null, "mindformers": null}\'\n', encoding="utf-8")
+    python.chmod(0o755)
+    answer = run(f"dryrun {plan} --python {python}")
+    assert (answer.code, answer.out) == (4, "")
+    assert "has no mindspore" in answer.err
+    assert "pip install mindspore==2.9.0 mindformers==1.9.0" in answer.err
+
+
+@pytest.mark.dryrun
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("PLANNER_NO_MINDSPORE") == "1", reason="PLANNER_NO_MINDSPORE=1")
+def test_from_suggest_to_the_compiler(plan: Path) -> None:
+    """Emitted as it is, cosine learning rate and all, compiled for the first stage, and near the prediction."""
+    assert run(f"check {plan}").code == 0
+    answer = run(f"dryrun {plan} --stages 0 --json")
+    assert answer.code == 0, answer.err
+    (stage,) = answer.document["stages"]
+    assert (stage["mindspore"], stage["mindformers"]) == ("2.9.0", "1.9.0")
+    assert abs(stage["difference_percent"]) < 8
