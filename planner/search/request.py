@@ -40,6 +40,9 @@ class Request:
         Tensor-parallel groups may span nodes.
     top : int
         Estimates wanted; 0 for all finalists.
+    fill : int
+        Where fewer combinations of degrees fit than this, their runners-up (other chunks of a stage, other
+        micro-batches) fill the list up to it.
     """
 
     model: Model
@@ -53,6 +56,7 @@ class Request:
     balance: Balance = "fast"
     tp_across_nodes: bool = False
     top: int = 0
+    fill: int = 0
 
     def __post_init__(self) -> None:
         check_pins(self.pins)

@@ -26,7 +26,7 @@ from planner.search.explain import describe, nearest_violations
 from planner.search.objective import estimated, fitted, flattened, objective_of
 from planner.search.request import OBJECTIVES, RECOMPUTE, Balance, Objective, Recompute, Request
 from planner.search.space import Batch, batches
-from planner.search.tables import concatenate, degree_keys, order
+from planner.search.tables import concatenate, degree_keys, order, variant_keys
 from planner.units import format_bytes
 
 __all__ = [
@@ -44,6 +44,8 @@ __all__ = [
 
 #: Told after every batch: candidates examined so far, and of those the ones that fit.
 Progress = Callable[[int, int], None]
+#: Numbers by which rows belong together.
+Keys = Callable[[Strategies], IntArray]
 
 #: Rows kept of each combination of degrees while scanning; combinations that are balanced, and rows of each.
 KEPT_PER_SHAPE: Final = 4
@@ -64,7 +66,8 @@ class Result:
     Attributes
     ----------
     estimates : Estimates
-        Ranked, best first; one row for each combination of dp, tp, pp, cp and ep.
+        Ranked, best first; one row for each combination of dp, tp, pp, cp and ep, and where these are fewer than
+        ``request.fill``, their runners-up with other vpp and micro-batches.
     ties : tuple of tuple of int
         Rows in groups that the calibration cannot tell apart, in order; every row is in one group.
     examined, fitting : int
@@ -106,7 +109,7 @@ def search(request: Request, progress: Progress | None = None) -> Result:
     if scan.fitting == 0:
         _refuse(request, scan)
     finalists = refine(request, scan.table, scan.objective)
-    ranked = _distinct(request, finalists)
+    ranked = _filled(request, _distinct(request, finalists))
     simulated: tuple[float, ...] = ()
     if request.balance == "exact" and request.objective == "time":
         ranked, simulated = _perfected(request, ranked)
@@ -136,7 +139,7 @@ class _Scan:
     removed: dict[str, int] = field(default_factory=dict)
 
 
-def _scan(request: Request, progress: Progress | None) -> _Scan:
+def _scan(request: Request, progress: Progress | None, keys_of: Keys = degree_keys) -> _Scan:
     scan = _Scan(table=Strategies.of([]), objective=np.zeros(0))
     for batch in _joined(request):
         table, fits = fitted(request, batch.table)
@@ -147,7 +150,7 @@ def _scan(request: Request, progress: Progress | None) -> _Scan:
         scan.removed["memory"] = scan.removed.get("memory", 0) + int((~fits).sum())
         if len(table):
             value = objective_of(request, table)
-            rows = best_per_shape(table, value, KEPT_PER_SHAPE)
+            rows = best_per_shape(table, value, KEPT_PER_SHAPE, keys_of)
             scan.table = concatenate([scan.table, table.take(rows)])
             scan.objective = np.concatenate([scan.objective, value[rows]])
         if progress is not None:
@@ -178,9 +181,9 @@ def _join(parts: list[Batch]) -> Batch:
     return Batch(table=table, examined=sum(part.examined for part in parts), removed=removed)
 
 
-def best_per_shape(table: Strategies, value: FloatArray, most: int) -> IntArray:
+def best_per_shape(table: Strategies, value: FloatArray, most: int, keys_of: Keys = degree_keys) -> IntArray:
     """Rows among the ``most`` best of their combination of degrees, best first."""
-    keys = degree_keys(table)
+    keys = keys_of(table)
     close = np.flatnonzero(_place_in_group(keys, np.lexsort([value, keys]), value) < most)  # drop the far ones cheaply
     ranked = close[order(table.take(close), value[close])]
     place = _place_in_group(keys[ranked], np.argsort(keys[ranked], kind="stable"))
@@ -240,6 +243,25 @@ def _distinct(request: Request, table: Strategies) -> Strategies:
     value = objective_of(request, table)
     rows = best_per_shape(table, value, 1)
     return table.take(rows[: request.top] if request.top else rows)
+
+
+def _filled(request: Request, ranked: Strategies) -> Strategies:
+    """The ranked rows, and where they are fewer than asked for, the best other variants of their combinations."""
+    missing = request.fill - len(ranked)
+    if missing <= 0:
+        return ranked
+    scan = _scan(request, None, variant_keys)
+    rows = best_per_shape(scan.table, scan.objective, 1, variant_keys)
+    variants = scan.table.take(rows[: request.fill])  # one of them may be the best of its combination
+    if request.objective == "memory":
+        variants = flattened(request, variants)
+    elif request.balance != "none":
+        variants = rebalance(request, variants)
+    table = concatenate([ranked, variants])
+    value = objective_of(request, table)
+    order_of = best_per_shape(table, value, 1, variant_keys)
+    best = np.isin(order_of, best_per_shape(table, value, 1))
+    return table.take(order_of[best | (np.cumsum(~best) <= missing)])
 
 
 #: Layouts of one release and model size are ordered rightly in 89 % of pairs when their predictions lie 5 % apart,

@@ -46,6 +46,13 @@ def degree_keys(table: Strategies) -> IntArray:
     return key
 
 
+def variant_keys(table: Strategies) -> IntArray:
+    """One number per combination of degrees, chunks of a stage and micro-batch size, shape (C,)."""
+    columns = np.stack([degree_keys(table), table.vpp, table.micro_batch_size])
+    _, place = np.unique(columns, axis=1, return_inverse=True)
+    return np.asarray(place, np.int64).reshape(-1)
+
+
 def order(table: Strategies, value: FloatArray) -> IntArray:
     """Rows from the least value up; equal values by less recompute, then by the strategy's own columns.
 

@@ -276,3 +276,32 @@ def test_doubling_ep_leaves_dispatched_activations_alone() -> None:
     needed = memory(asked.model, asked.workload, table)
     assert len(set(needed.terms["moe_dispatch"][:, 0].tolist())) == 1
     assert (np.diff(needed.static_bytes_CS[:, 0]) <= 0).all()
+
+
+@pytest.mark.parametrize("objective", ["time", "memory"])
+def test_runners_up_fill_a_list_that_pins_make_short(objective: str) -> None:
+    fields = {f: getattr(SMALL["dense"], f) for f in Request.__dataclass_fields__}
+    asked = Request(**fields | {"pins": {"tp": {2}, "pp": {2}}, "objective": objective})
+    short, full = search(asked), search(Request(**{f: getattr(asked, f) for f in fields} | {"fill": 4}))
+    assert (len(short.estimates), len(full.estimates)) == (1, 4)
+    assert (short.examined, short.fitting, short.removed) == (full.examined, full.fitting, full.removed)
+    seen = {(s.dp, s.tp, s.pp, s.vpp, s.micro_batch_size) for s in strategies(full)}
+    assert len(seen) == 4
+    assert {row[:3] for row in seen} == {(2, 2, 2)}
+    assert full.estimates.fits.all()
+    value = full.estimates.step_s if objective == "time" else full.estimates.memory.peak_bytes_CS.max(axis=1)
+    assert (np.diff(value) >= 0).all() if objective == "time" else value.argmin() == 0
+    assert all(violations(asked.context, strategy) == [] for strategy in strategies(full))
+
+
+def test_filling_keeps_the_best_of_every_combination() -> None:
+    fields = {f: getattr(SMALL["dense"], f) for f in Request.__dataclass_fields__}
+    pinned = fields | {"pins": {"tp": {1, 2}, "pp": {2, 4}}}
+    short, full = search(Request(**pinned)), search(Request(**pinned | {"fill": 12}))
+    best = dict(zip(degree_keys(short.estimates.table).tolist(), short.estimates.step_s.tolist(), strict=True))
+    filled: dict[int, list[float]] = {}
+    for key, step_s in zip(degree_keys(full.estimates.table).tolist(), full.estimates.step_s.tolist(), strict=True):
+        filled.setdefault(key, []).append(step_s)
+    assert len(short.estimates) < len(full.estimates) <= 12
+    assert filled.keys() == best.keys()
+    assert all(min(filled[key]) <= best[key] for key in best)
