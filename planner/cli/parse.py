@@ -86,8 +86,10 @@ def several(text: str, option: str, least: int = 1) -> tuple[int, ...]:
     >>> several("1,2,4", "--pp")
     (1, 2, 4)
     """
-    parts = [part for part in text.split(",") if part.strip()]
-    if not parts:
+    parts = text.split(",")
+    if not all(part.strip() for part in parts):
+        if any(part.strip() for part in parts):
+            raise SpecError(f"{option} '{text}' has an empty place between its commas; write it like {option} 1,2,4.")
         raise SpecError(f"{option} '{text}' holds no number; write it like {option} 8 or {option} 1,2,4.")
     return tuple(dict.fromkeys(whole(part, option, MOST_CARDS, least) for part in parts))
 

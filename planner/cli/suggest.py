@@ -67,10 +67,11 @@ def suggest(
 
     if files.target is not None and workload.framework is None:
         workload = replace(workload, framework=framework_for(model, files.target))
+    check_files(emit, emit_top, files)
     request = request_of(model, cluster, workload, pins, cards, objective)
     shown = parse.whole(top, "--top", most=1000)
     with searching(quiet=output.json) as progress:
-        result = search(request, progress)
+        result = search(replace(request, fill=shown), progress)
     rows = [result.estimates.row(i) for i in range(min(shown, len(result.estimates)))]
     written = [] if emit is None else write_plans(result, emit, parse.whole(emit_top, "--emit-top", most=100), files)
     if output.json:
@@ -79,6 +80,19 @@ def suggest(
     print_lines(suggestion_lines(result, rows, explain=explain))
     if written:
         print_lines(["", *emission_lines(written)])
+
+
+def check_files(emit: str | None, emit_top: str, files: EmitOptions) -> None:
+    """Options about files say nothing where none are written."""
+    if emit is not None:
+        if not emit.strip():
+            raise SpecError("--emit names no folder; write it like --emit out.")
+        return
+    given = {"--emit-top": emit_top != "1", "--data": files.data, "--tokenizer": files.tokenizer}
+    given |= {"--hosts": files.hosts, "--force": files.force}
+    idle = [option for option, value in given.items() if value]
+    if idle:
+        raise SpecError(f"{' and '.join(idle)} without --emit write no file; add --emit DIR.")
 
 
 def framework_for(model: ModelOptions, target: str) -> str:

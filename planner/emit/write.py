@@ -106,11 +106,16 @@ def write_files(files: Sequence[File], directory: Path, *, force: bool) -> tuple
 
 
 def _check_directory(directory: Path) -> None:
-    if directory.is_symlink():
+    try:
+        linked = directory.is_symlink()
+        taken = directory.exists() and not directory.is_dir()
+    except OSError as error:  # a name that is too long, for one
+        raise _unusable(directory, error) from None
+    if linked:
         raise EmitError(
             f"{directory} is a symbolic link; name the directory itself, so that nothing else is overwritten."
         )
-    if directory.exists() and not directory.is_dir():
+    if taken:
         raise EmitError(f"{directory} is a file; name a directory for the emitted files.")
 
 

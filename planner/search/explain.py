@@ -95,17 +95,20 @@ def describe(strategy: Strategy) -> str:
 
 
 def nearest_violations(request: Request) -> list[Violation]:
-    """Rules broken by the candidate of the request's space that breaks fewest."""
-    best: tuple[int, Strategy] | None = None
+    """Rules broken by the candidate of the request's space that breaks fewest, and of those is nearest in batch."""
+    best: tuple[int, int, Strategy] | None = None
     for table in bare_rows(request.context, request.pins):
         broken = np.zeros(len(table), np.int64)
         for rule in SCALAR_RULES:
             broken += ~rule.holds(request.context, table)
-        row = int(np.argmin(broken))
-        if best is None or broken[row] < best[0]:
-            best = int(broken[row]), with_layers(request, table.row(row))
+        batch = table.dp * table.micro_batch_size * table.micro_batches
+        missed = np.abs(batch - request.workload.global_batch)
+        missed[missed == 0] = np.iinfo(np.int64).max  # a batch that could be met is the clearer remedy
+        row = int(np.lexsort([missed, broken])[0])
+        if best is None or (broken[row], missed[row]) < best[:2]:
+            best = int(broken[row]), int(missed[row]), with_layers(request, table.row(row))
     assert best is not None
-    return violations(request.context, best[1])
+    return violations(request.context, best[2])
 
 
 def with_layers(request: Request, strategy: Strategy) -> Strategy:

@@ -280,6 +280,23 @@ def _moe_sp_explain(context: Context, s: Strategy) -> str:
 # --- context parallel -----------------------------------------------------------------------------------------------
 
 
+def exchanges_heads(model: Model) -> bool:
+    """Whether MindFormers' mcore attention of `model` compiles with head exchange (tried under DryRun, 1.9.0)."""
+    return model.attention.kind == "mla" and model.attention.v_head_dim == model.attention.head_dim
+
+
+def _exchange_holds(context: Context, table: Strategies) -> BoolArray:
+    able = context.framework != "mindformers" or exchanges_heads(context.model)
+    return _rows(table, (table.cp == 1) | (table.cp_algorithm == RING) | able)
+
+
+def _exchange_explain(context: Context, s: Strategy) -> str:
+    return (
+        f"head-exchange: cp_algorithm={s.cp_algorithm} does not compile in MindFormers' mcore attention, except latent "
+        "attention with value heads as wide as query heads; legal: ring, or --framework mindspeed."
+    )
+
+
 def _ulysses_holds(context: Context, table: Strategies) -> BoolArray:
     cp, degree, kind = table.cp, table.ulysses_degree, table.cp_algorithm
     hybrid = (degree > 1) & (degree < cp) & (cp % degree == 0)
@@ -454,6 +471,8 @@ def _vpp_holds(context: Context, table: Strategies) -> BoolArray:
 
 
 def _vpp_explain(context: Context, s: Strategy) -> str:
+    if s.pp == 1 and s.vpp > 1:
+        return f"vpp-schedule: vpp={s.vpp} needs pp >= 2; given pp=1. Use vpp=1, or more stages."
     if s.schedule in ("1f1b", "gpipe"):
         return (
             f"vpp-schedule: vpp={s.vpp} needs an interleaving schedule in both the model and the pipeline settings; "
@@ -645,6 +664,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("sp-sequence", "tp divides the tokens of a context-parallel rank", _sp_tokens_holds, _sp_tokens_explain),
     Rule("cp-needs-flash", "context parallel uses flash attention", _flash_holds, _flash_explain),
     Rule("ulysses-degree", "the degree fits the algorithm", _ulysses_holds, _ulysses_explain),
+    Rule("head-exchange", "MindFormers mcore: ring, but for some latent attention", _exchange_holds, _exchange_explain),
     Rule("cp-sequence", "cp (ring: 2 x cp) divides the sequence", _tokens_holds, _tokens_explain),
     Rule("global-batch", "dp x micro-batch size x micro-batches = global batch", _batch_holds, _batch_explain),
     Rule("schedule", "the framework has the schedule", _schedule_holds, _schedule_explain),

@@ -75,6 +75,9 @@ CASES = [
     ("suggest --params 70B --cards 64 --global-batch 3", 2, ["global-batch", "asked is 3", "nearest legal"]),
     ("suggest --params 70B --cards 64 --dp 8 --global-batch 127", 2, ["asked is 127", "120 or 128"]),
     # strategy
+    ("suggest --params 70B --cards 64 --global-batch 7", 2, ["asked is 7", "nearest legal global batches: 8."]),
+    ("suggest --params 70B --cards 64 --vpp 4 --pp 1", 2, ["vpp=4 needs pp >= 2", "Use vpp=1"]),
+    ("suggest --params 70B --cards 64 --tp 1,,2", 2, ["--tp '1,,2' has an empty place"]),
     ("suggest --params 70B --cards 64 --tp 3", 2, ["tp=3", "legal"]),
     ("suggest --params 70B --cards 64 --tp 0", 2, ["--tp '0' is out of range"]),
     ("suggest --params 70B --cards 64 --tp eight", 2, ["--tp 'eight' is not a whole number"]),
@@ -105,6 +108,10 @@ CASES = [
     # output
     (f"{JOB} --emit taken", 2, ["taken already holds pretrain.yaml", "--force"]),
     (f"{JOB} --emit a-file", 2, ["a-file is a file"]),
+    (f"{JOB} --emit {'x' * 300}", 2, ["cannot be written", "name a directory"]),
+    (f"{JOB} --emit ''", 2, ["--emit names no folder"]),
+    (f"{JOB} --emit-top 3", 2, ["--emit-top without --emit", "add --emit DIR"]),
+    (f"{JOB} --force --data corpus", 2, ["--data and --force without --emit"]),
     (f"{JOB} --emit new --target torch", 2, ["target 'torch' is not known", "mindformers"]),
     (f"{JOB} --emit new --hosts nowhere.txt", 2, ["nowhere.txt cannot be read"]),
     (f"{JOB} --emit new --emit-top 0", 2, ["--emit-top '0' is out of range"]),
