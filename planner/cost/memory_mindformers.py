@@ -26,8 +26,10 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
     attention = norms + _attention(model, width, legacy)
     if kind == DENSE:
         gathered = Tensor("mlp input", hidden, "whole", width)
-        mlp = (gathered, *_columns(model, "mlp", float(model.ffn), width, "tensor", legacy))
-        forward, backward, rebuilt = _forward(hidden, width, legacy), _backward(model, width), _rebuilt(model, width)
+        inner = _FLOAT if rules.float32_residual else width
+        mlp = (gathered, *_columns(model, "mlp", float(model.ffn), (inner, width), "tensor", legacy))
+        forward = _forward(model, (inner, width), legacy)
+        backward, rebuilt = _backward(model, (inner, width)), _rebuilt(model, (inner, width))
     else:
         mlp, forward, backward = _experts(model, width), (), _experts_backward(model, width)
         rebuilt = _experts_rebuilt(model, width)
@@ -96,16 +98,19 @@ def _latents(model: Model, width: float) -> tuple[Tensor, ...]:
     )
 
 
-def _columns(model: Model, name: str, ffn: float, width: float, split: Split, legacy: bool) -> tuple[Tensor, ...]:
+def _columns(
+    model: Model, name: str, ffn: float, widths: tuple[float, float], split: Split, legacy: bool
+) -> tuple[Tensor, ...]:
     """A gated MLP: both halves of the first product, the activated half and the input of the second product.
 
-    Selective recompute names operators by their place: it finds activation and product of legacy and DeepSeek3
-    networks, but only the activation of Qwen3, whose product is inside the activation's own cell.
+    ``widths`` are bytes of an element inside the MLP and of its products.  Selective recompute names operators by their
+    place: it finds activation and product of legacy and DeepSeek3 networks, but only the activation of Qwen3, whose
+    product is inside the activation's own cell.
     """
-    found = legacy or model.attention.kind == "mla"
+    found, (inner, width) = legacy or model.attention.kind == "mla", widths
     return (
-        Tensor(f"{name} gate and up", 2.0 * ffn, split, width),
-        Tensor(f"{name} activation", ffn, split, width, selective=False),
+        Tensor(f"{name} gate and up", 2.0 * ffn, split, inner),
+        Tensor(f"{name} activation", ffn, split, inner, selective=False),
         Tensor(f"{name} product", ffn, split, width, selective=not found),
     )
 
@@ -130,7 +135,7 @@ def _experts(model: Model, width: float) -> tuple[Tensor, ...]:
     if not moe.shared_ffn:
         return routed
     given = Tensor("shared expert input", hidden, "sequence", width)
-    return (*routed, given, *_columns(model, "shared expert", float(moe.shared_ffn), width, "sequence", False))
+    return (*routed, given, *_columns(model, "shared expert", float(moe.shared_ffn), (width, width), "sequence", False))
 
 
 def _experts_backward(model: Model, width: float) -> tuple[Tensor, ...]:
@@ -144,8 +149,17 @@ def _experts_backward(model: Model, width: float) -> tuple[Tensor, ...]:
     )
 
 
-def _forward(hidden: float, width: float, legacy: bool) -> tuple[Tensor, ...]:
-    """Alive when the last projection of a layer has run and its output is reduced over tp."""
+def _forward(model: Model, widths: tuple[float, float], legacy: bool) -> tuple[Tensor, ...]:
+    """Alive when the last projection of a layer has run and its output is reduced over tp.
+
+    Inside a float32 MLP: when the input of the last projection is cast.
+    """
+    hidden, (inner, width) = float(model.hidden), widths
+    if inner > width:
+        return (
+            Tensor("product in float32", float(model.ffn), "tensor", inner),
+            Tensor("output sent and its copy", 2.0 * hidden, "sequence", width),
+        )
     return (
         Tensor("output before reduction", hidden, "whole", width),
         Tensor("reduced output, output sent and its copy", 3.0 * hidden, "sequence", width),
@@ -153,21 +167,27 @@ def _forward(hidden: float, width: float, legacy: bool) -> tuple[Tensor, ...]:
     )
 
 
-def _backward(model: Model, width: float) -> tuple[Tensor, ...]:
-    """Alive when backward has passed the last projection of a layer."""
+def _backward(model: Model, widths: tuple[float, float]) -> tuple[Tensor, ...]:
+    """Alive when backward has passed the last projection of a layer, whose input is free."""
+    hidden, (inner, width) = float(model.hidden), widths
     return (
-        Tensor("gradient received, output sent and its copy", 3.0 * model.hidden, "sequence", width),
-        Tensor("gradient of product", float(model.ffn), "tensor", width),
+        Tensor("gradient received", hidden, "sequence", inner),
+        Tensor("output sent and its copy", 2.0 * hidden, "sequence", width),
+        Tensor("gradients of product and activation", 2.0 * model.ffn, "tensor", inner),
+        Tensor("product, freed", -float(model.ffn), "tensor", width),
     )
 
 
-def _rebuilt(model: Model, width: float) -> tuple[Tensor, ...]:
+def _rebuilt(model: Model, widths: tuple[float, float]) -> tuple[Tensor, ...]:
     """Alive where a recomputed layer has passed its activation: its product is not rebuilt yet, three gradients are."""
     hidden, rope = float(model.hidden), float(model.attention.qk_rope_dim or model.attention.head_dim)
+    inner, width = widths
     return (
-        Tensor("gradient received, output sent and its copy", 3.0 * hidden, "sequence", width),
+        Tensor("gradient received", hidden, "sequence", inner),
+        Tensor("output sent and its copy", 2.0 * hidden, "sequence", width),
         Tensor("gathered gradient", hidden, "whole", width),
-        Tensor("gradients of product, activation and gate", 2.0 * model.ffn, "tensor", width),
+        Tensor("gradients of product, activation and gate", 3.0 * model.ffn, "tensor", inner),
+        Tensor("product, not rebuilt", -float(model.ffn), "tensor", width),
         Tensor("cosine and sine of its own", rope, "whole", _FLOAT),
     )
 

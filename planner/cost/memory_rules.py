@@ -47,6 +47,9 @@ class MemoryRules:
         gathered again for the backward pass.
     recompute_communication : bool
         Recomputed layers repeat their tensor-parallel collectives; False: the gathered tensors are kept.
+    float32_residual : bool
+        Residuals are float32, and with them what lies between the norms and the casts of the next projection
+        (MindFormers); the inner products still run in the compute type.
     fused_swiglu : bool
         The gated activation is one operator that keeps only its input.
     optimizer_runs : bool
@@ -67,6 +70,7 @@ class MemoryRules:
     compressed_mask: bool = True
     gathered_kept: bool = True
     recompute_communication: bool = True
+    float32_residual: bool = False
     fused_swiglu: bool = False
     optimizer_runs: bool = True
     frozen_weights: bool = False
@@ -78,6 +82,7 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "full-attention-mask": {"compressed_mask": False},  # MindFormers use_attn_mask_compression: False
         "optimizer-comm-recompute": {"gathered_kept": False},  # parallel_optimizer_comm_recompute: True
         "no-comm-recompute": {"recompute_communication": False},  # mp_comm_recompute: False
+        "float32-residual": {"float32_residual": True},  # fp32_residual_connection: True
         "fused-swiglu": {"fused_swiglu": True},  # bias_swiglu_fusion: True
         # PyTorch with sharded parameters; logits, their float32 copy, log-softmax and gradient
         "fsdp": {

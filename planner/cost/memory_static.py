@@ -51,7 +51,7 @@ class Stored:
     gathered_CS : array
         Parameters in the compute type, whole, from forward to backward.
     cast : mapping of kind to array, shape (C,)
-        Parameters of a layer in the compute type that each micro-batch makes for itself, as nothing is gathered.
+        Parameters of a layer in the compute type that each micro-batch makes for itself.
     reduced : mapping of kind to array, shape (C,)
         Gradient of a layer's last projection, whole, and this rank's share of it while it is reduced to its owners.
     embedding_CS, experts_CS : array
@@ -132,7 +132,7 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
             static=static,
             always_CS=_embedding_copy(model, workload, table, weights, copies, sharded),
             gathered_CS=_gathered(workload, weights, copies, sharded),
-            cast={kind: _dot(weights.layer[kind], _cast(workload, copies, sharded)) for kind in model.kinds},
+            cast={kind: _dot(weights.layer[kind], _cast(workload, sharded)) for kind in model.kinds},
             reduced={DENSE: _reduced(model, workload, table, copies)},
             embedding_CS=_gathered_embedding(workload, weights, copies, sharded),
             experts_CS=weights.spread(_whole(workload, copies, sharded, ("experts",))),
@@ -277,11 +277,11 @@ def _whole(
     return {name: size * (cast | ((copies[name] > 1) & sharded)) for name in classes}
 
 
-def _cast(workload: Workload, copies: _Classes, sharded: BoolArray) -> dict[str, FloatArray | float]:
-    """MindSpore: weights of layers that are cast to the compute type and not gathered."""
+def _cast(workload: Workload, sharded: BoolArray) -> dict[str, FloatArray | float]:
+    """MindSpore: weights of layers that are cast to the compute type without optimizer parallelism."""
     cast = workload.params_dtype != workload.compute_dtype
     size = bytes_of(workload.compute_dtype) * cast
-    return {name: size * ~((copies[name] > 1) & sharded) for name in ("split", "whole")}
+    return {name: size * ~sharded for name in ("split", "whole")}
 
 
 def _reduced(model: Model, workload: Workload, table: Strategies, copies: _Classes) -> FloatArray:
@@ -298,9 +298,10 @@ def _reduced(model: Model, workload: Workload, table: Strategies, copies: _Class
 def _gathered(workload: Workload, weights: _Weights, copies: _Classes, sharded: BoolArray) -> FloatArray:
     """MindSpore: whole weights in the compute type that all micro-batches use, shape (C, S).
 
-    One gathering serves all micro-batches, but each casts the weights of its layers anew where nothing is gathered.
+    One gathering or casting serves all micro-batches; without optimizer parallelism each casts the weights of its
+    layers anew.
     """
-    whole, cast = _whole(workload, copies, sharded, ("split", "whole", "head")), _cast(workload, copies, sharded)
+    whole, cast = _whole(workload, copies, sharded, ("split", "whole", "head")), _cast(workload, sharded)
     shared = {name: size - cast.get(name, 0.0) for name, size in whole.items()}
     return weights.spread(shared) + weights.at_head(_dot(weights.last, cast))
 

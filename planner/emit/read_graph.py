@@ -284,6 +284,7 @@ def _switches(document: Document, section: Section, seq: int) -> tuple[str, ...]
         "optimizer-comm-recompute": recompute.get("parallel_optimizer_comm_recompute") is True,
         "no-comm-recompute": recompute.get("mp_comm_recompute") is False,
         "fused-swiglu": gated,
+        "float32-residual": section.values.get("fp32_residual_connection") is True,
     }
     return tuple(name for name, on in found.items() if on)
 
