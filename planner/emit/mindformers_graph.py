@@ -8,8 +8,8 @@ from planner.emit import families, legacy, mcore, sections
 from planner.emit.record import File, Placeholder, Settings
 from planner.emit.yamltext import Entry, document
 from planner.errors import EmitError
-from planner.model.records import Model
 from planner.plan import Plan
+from planner.search.rules import exchanges_heads
 
 TARGET: Final = "mindformers"
 NAME: Final = "pretrain.yaml"
@@ -56,11 +56,6 @@ def _data_placeholder(is_legacy: bool) -> Placeholder:
         where="train_dataset.data_loader.config.data_path",
         what="prefix of the Megatron .bin/.idx training data",
     )
-
-
-def exchanges_heads(model: Model) -> bool:
-    """Whether the mcore attention of `model` compiles with Ulysses context parallelism (tried under DryRun)."""
-    return model.attention.kind == "mla" and model.attention.v_head_dim == model.attention.head_dim
 
 
 def _check_strategy(plan: Plan, *, is_legacy: bool) -> None:
