@@ -93,6 +93,11 @@ def test_framework_default_is_the_one_that_trains_the_family(model: str, framewo
     assert f"framework {framework}" in request.workload.notes
 
 
+def test_framework_default_on_gpus_is_megatron() -> None:
+    assert api.request_for("8B", 8, "h100").workload.framework == "megatron"
+    assert api.request_for("8B", 8, "h100", framework="mindspeed").workload.framework == "mindspeed"
+
+
 def test_types_follow_the_framework() -> None:
     graph = api.request_for("8B", 8, framework="mindformers").workload
     assert (graph.params_dtype, graph.master_weights) == ("float32", False)
