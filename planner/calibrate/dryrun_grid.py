@@ -80,7 +80,7 @@ def _model(row: Mapping[str, Any]) -> Model:
             shared_ffn=row["shared"] * row["moe_ffn"], router_bias=row["family"] == "deepseek3",
         )  # fmt: skip
     dense = min(row["first_dense"], layers) if moe else layers
-    kinds: tuple[LayerKind, ...] = (DENSE,) * dense + (MOE,) * (layers - dense)  # type: ignore[assignment]
+    kinds: tuple[LayerKind, ...] = (DENSE,) * dense + (MOE,) * (layers - dense)
     return Model(
         name=str(row["id"]), family=str(row["family"]), hidden=row["hidden"], ffn=row["ffn"], vocab=row["vocab"],
         attention=_attention(row, legacy), layer_kinds=kinds, moe=moe if MOE in kinds else None,

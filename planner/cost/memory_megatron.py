@@ -46,7 +46,7 @@ class WeightShape:
 def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: MemoryRules) -> LayerTensors:
     """Kept and working tensors of one layer."""
     width, hidden = bytes_of(workload.compute_dtype), float(model.hidden)
-    norms = (
+    norms: tuple[Tensor, ...] = (
         Tensor("attention norm input", hidden, "sequence", width),
         Tensor("attention norm output", hidden, "sequence", width),
         Tensor("mlp norm input", hidden, "sequence", width),

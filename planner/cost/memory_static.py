@@ -19,7 +19,7 @@ import numpy as np
 from planner.cost.memory_megatron import weight_shapes
 from planner.cost.memory_rules import MemoryRules, bytes_of
 from planner.cost.memory_stages import StageLayers, head_stage
-from planner.cost.strategies import BoolArray, FloatArray, Strategies
+from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
 from planner.model.operators import (
     Shards,
     embedding_parameters,
@@ -80,7 +80,7 @@ class _Weights:
 
     layers: StageLayers
     numbers_CS: Mapping[LayerKind, FloatArray]
-    head_stage: FloatArray
+    head_stage: IntArray
     layer: Mapping[LayerKind, _Classes]
     first: _Classes
     last: _Classes
@@ -274,14 +274,14 @@ def _whole(
     """MindSpore: weights in the compute type, gathered or cast."""
     cast = workload.params_dtype != workload.compute_dtype
     size = bytes_of(workload.compute_dtype)
-    return {name: size * (cast | ((copies[name] > 1) & sharded)) for name in classes}
+    return {name: size * (cast | ((copies[name] > 1) & sharded)).astype(np.float64) for name in classes}
 
 
 def _cast(workload: Workload, sharded: BoolArray) -> dict[str, FloatArray | float]:
     """MindSpore: weights of layers that are cast to the compute type without optimizer parallelism."""
     cast = workload.params_dtype != workload.compute_dtype
     size = bytes_of(workload.compute_dtype) * cast
-    return {name: size * ~sharded for name in ("split", "whole")}
+    return {name: size * (~sharded).astype(np.float64) for name in ("split", "whole")}
 
 
 def _reduced(model: Model, workload: Workload, table: Strategies, copies: _Classes) -> FloatArray:
@@ -324,7 +324,7 @@ def _embedding_copy(
 
 def _gathered_in_turn(workload: Workload, table: Strategies, weights: _Weights, sharded: BoolArray) -> FloatArray:
     """ZeRO level 3: two layers (this and the next) and the tables, shape (C, S)."""
-    size = bytes_of(workload.compute_dtype) * sharded
+    size: FloatArray = bytes_of(workload.compute_dtype) * sharded.astype(np.float64)
     layers = weights.spread({"split": size, "whole": size, "norms": size, "experts": size})
     share = np.minimum(2.0, table.layers_CS) / np.maximum(table.layers_CS, 1)
     return share * layers + weights.spread({"embedding": size, "head": size})
