@@ -265,7 +265,8 @@ def read(
 
     ``cards`` is for files that do not say it; the request's cards are the product of the strategy's degrees.
 
-    The limit is the file's own, except for a plan put on other hardware, which gets that hardware's usable memory.
+    The limit is the file's own; a plan put on other hardware, and a file whose limit is more than the card shows to
+    the framework, get that hardware's usable memory.
 
     Raises
     ------
@@ -279,6 +280,8 @@ def read(
     profile = name if isinstance(name, Hardware) else clusters.hardware(name)
     moved = found.dialect == "plan" and hardware is not None
     limit = None if moved else found.memory_limit_bytes
+    if limit and limit > profile.device.visible_bytes:
+        limit = None
     if max_memory is not None:
         limit = _limit(max_memory, profile)
     request = Request(

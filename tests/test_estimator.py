@@ -11,6 +11,8 @@ import planner
 from planner import api
 from planner.cost.memory import memory
 from planner.cost.strategies import Strategies
+from planner.emit.record import Settings
+from planner.emit.write import render
 from planner.errors import PredictedOutOfMemory, SpecError
 from planner.estimator import MemoryEstimator
 from planner.units import GIB
@@ -118,6 +120,20 @@ def test_from_plan_and_from_mindformers_see_the_same_job(tmp_path: Path) -> None
     assert from_yaml.peak() == peak
     assert from_yaml.strategy == plan.strategy
     assert from_yaml.limit_bytes == plan.memory_limit_bytes
+
+
+def test_a_file_cannot_give_a_card_more_memory_than_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "pretrain.yaml"
+    result = planner.suggest("8B", 16, seq=4096, global_batch=128, top=1)
+    plan = api.plan_of(result.request, result.estimates.row(0))
+    path.write_text(render(plan, "mindformers", Settings())[0].text, encoding="utf-8")
+    roomy, small = (MemoryEstimator.from_mindformers(path, hardware=name) for name in ("910b3", "910b4"))
+    assert roomy.limit_bytes == 58 * GIB
+    assert small.limit_bytes == small.request.cluster.hardware.device.usable_bytes < 32 * GIB
+    roomy.check()
+    assert small.peak() > 32 * GIB
+    with pytest.raises(PredictedOutOfMemory):
+        small.check()
 
 
 def test_a_plan_on_other_hardware_gets_its_memory(tmp_path: Path) -> None:
