@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Literal
 
 from planner.errors import ProfileError, SpecError
@@ -115,8 +116,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         per_node = self.hardware.devices_per_node
-        if self.devices < 1:
-            raise SpecError(f"cards={self.devices} must be a positive whole number.")
+        if isinstance(self.devices, bool) or not isinstance(self.devices, Integral) or self.devices < 1:
+            raise SpecError(f"cards={self.devices!r} must be a positive whole number.")
         if self.devices > per_node and self.devices % per_node:
             lower = self.devices // per_node * per_node
             raise SpecError(

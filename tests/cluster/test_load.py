@@ -247,3 +247,9 @@ def test_cards_fill_whole_nodes(cards, legal):
     else:
         with pytest.raises(SpecError, match="nearest legal: "):
             Cluster(hardware=hardware(), devices=cards)
+
+
+@pytest.mark.parametrize("cards", ["64", 64.5, True, 0, -8, None])
+def test_cards_are_a_positive_whole_number(cards):
+    with pytest.raises(SpecError, match="must be a positive whole number"):
+        Cluster(hardware=hardware(), devices=cards)
