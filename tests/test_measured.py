@@ -25,6 +25,17 @@ def request_70b() -> api.Request:
         ("97.2 s", 97.2),
         ("97200 ms", 97.2),
         ("2.634 samples/s", 97.2),
+        ("337 tok/s/NPU", 97.2),
+        ("337 tokens/sec/device", 97.2),
+        ("337 tokens per second per GPU", 97.2),
+        ("337 tokens/card/s", 97.2),
+        ("337 TGS", 97.2),
+        ("10,788 tokens/s", 97.2),
+        ("0.0823 samples/s/card", 97.2),
+        ("1.62 min", 97.2),
+        ("97.2 sec/step", 97.2),
+        ("97.2 s/it", 97.2),
+        ("0.010288 steps/s", 97.2),
     ],
 )
 def test_units(request_70b: api.Request, text: str, step_s: float) -> None:
@@ -37,6 +48,34 @@ def test_utilisation_by_hand(request_70b: api.Request) -> None:
     assert utilisation(97.2, request_70b) == pytest.approx(flop / (97.2 * 32 * 353.8944e12), rel=1e-12)
     assert measured_step_s("40% MFU", request_70b) == pytest.approx(measured_step_s("0.4 MFU", request_70b), rel=1e-12)
     assert utilisation(measured_step_s("40% MFU", request_70b), request_70b) == pytest.approx(0.4, rel=1e-12)
+
+
+def test_flop_rates(request_70b: api.Request) -> None:
+    """Model FLOP of a step over 97.2 s and 32 cards."""
+    flop = flop_per_token(find("llama-2-70b"), 4096) * 256 * 4096 / (97.2 * 32)
+    for unit in ("TFLOPS", "TFLOPs/card", "TFLOP/s/GPU", "teraflops/npu"):
+        assert measured_step_s(f"{flop / 1e12:.6f} {unit}", request_70b) == pytest.approx(97.2, rel=1e-5)
+    assert measured_step_s("40%", request_70b) == measured_step_s("40 % MFU", request_70b)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("337", "unknown unit"),
+        ("337 tokens", "unknown unit"),
+        ("337 furlongs/s", "unknown unit"),
+        ("tokens 337", "not a positive number"),
+        ("-3 s", "not a positive number"),
+        ("0 s", "not a positive number"),
+        ("nan s", "not a positive number"),
+        ("1e400 s", "not a positive number"),
+        ("1e9 h", "makes a step of 3.6e\\+12 s"),
+        ("400 TFLOPS", "113% of the card's peak"),
+    ],
+)
+def test_figures_that_say_nothing_are_refused(request_70b: api.Request, text: str, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        measured_step_s(text, request_70b)
 
 
 def test_impossible_figures_are_refused() -> None:

@@ -203,6 +203,31 @@ def test_an_unwritable_folder_is_named(tmp_path: Path, dense: list[TimeCase]) ->
         remake(missing, "2026-11-30", [small])
 
 
+def test_existing_files_are_kept_unless_forced(tmp_path: Path) -> None:
+    small = tmp_path / "few.csv"
+    lines = (TRUTH / "step-times.csv").read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines[1:] if line.startswith("ML1-LLaMA2-7B-tp8")]
+    small.write_text("\n".join([lines[0], *kept]) + "\n", encoding="utf-8")
+    folder = tmp_path / "new"
+    written = remake(folder, "2026-11-30", [small], force=False)
+    before = written[0].read_text(encoding="utf-8")
+    with pytest.raises(CalibrationError, match="has ascend-a2-mindspeed-1.0.rc1.yaml, .* already; replace them with"):
+        remake(folder, "2026-12-01", [small], force=False)
+    assert written[0].read_text(encoding="utf-8") == before
+    remake(folder, "2026-12-01", [small])
+    assert "date: 2026-12-01" in written[0].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("thin", ["mindformers-1.5", "mindspeed-0.2023", "mindspeed-1.0.rc1", "mindspeed-2"])
+def test_thin_generations_have_no_narrower_interval_than_the_best_known(thin: str) -> None:
+    family, generation = thin.split("-")
+    card = hardware("910B2")
+    few, many = calibration(card, family, generation), calibration(card, "mindspeed", "1.0.RC3")
+    assert few.rows < 10 <= many.rows
+    assert few.residual_log_p10 <= -0.12 < many.residual_log_p10
+    assert few.residual_log_p90 >= 0.11 > many.residual_log_p90
+
+
 def test_own_runs_make_one_file(tmp_path: Path) -> None:
     small = tmp_path / "few.csv"
     lines = (TRUTH / "step-times.csv").read_text(encoding="utf-8").splitlines()
