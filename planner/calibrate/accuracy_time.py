@@ -123,11 +123,12 @@ class Accuracy:
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON holds it."""
+        rows = {"rows": [asdict(row) for row in self.rows]} if self.rows else {}
         return {
             "groups": [asdict(group) for group in self.groups],
             "excluded": dict(self.excluded),
             "skipped": dict(self.skipped),
-            "rows": [asdict(row) for row in self.rows],
+            **rows,
         }
 
     def group(self, name: str, left_out: str = "") -> GroupScore:
