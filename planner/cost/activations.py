@@ -92,7 +92,9 @@ def layer_bytes(
         full=full,
         dispatch=reduce_bytes((t for t in lists.kept if t.dispatch), elements),
         forward=reduce_bytes(lists.forward, elements),
-        backward=reduce_bytes(lists.backward, elements) + reduced,
+        backward=np.maximum(
+            reduce_bytes(lists.backward, elements) + reduced, reduce_bytes(lists.backward_first, elements)
+        ),
         copied=reduce_bytes(lists.copied, elements),
         begun=reduce_bytes(lists.begun, elements),
         rebuilt=rebuilt,

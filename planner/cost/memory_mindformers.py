@@ -38,6 +38,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         full=(Tensor("layer input", hidden, "sequence", width),),
         forward=forward,
         backward=backward,
+        backward_first=_backward_first(model, width) if kind == DENSE else (),
         copied=(_compressed_mask(1.0),) if rules.compressed_mask else (),
         begun=() if kind == DENSE else (Tensor("zero-filled target of routed tokens", hidden, "routed", width),),
         rebuilt=(*rebuilt, Tensor("layer input, freed", -hidden, "sequence", width)),
@@ -178,6 +179,16 @@ def _backward(model: Model, widths: tuple[float, float]) -> tuple[Tensor, ...]:
     )
 
 
+def _backward_first(model: Model, width: float) -> tuple[Tensor, ...]:
+    """Alive when the gradient of the last projection's weight is made."""
+    hidden = float(model.hidden)
+    return (
+        Tensor("gradient received, output sent and its copy", 3.0 * hidden, "sequence", width),
+        Tensor("gathered gradient", hidden, "whole", width),
+        Tensor("gradient of the weight", hidden * model.ffn, "weights", width),
+    )
+
+
 def _rebuilt(model: Model, widths: tuple[float, float]) -> tuple[Tensor, ...]:
     """Alive where a recomputed layer has passed its activation: its product is not rebuilt yet, three gradients are."""
     hidden, rope = float(model.hidden), float(model.attention.qk_rope_dim or model.attention.head_dim)
@@ -264,7 +275,10 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
         per_chunk.append(Tensor("triangle", seq * seq, "once", width))
         refill = (Tensor("triangle of a batch", seq * seq, "once", width),)
         stage = (Tensor("attention mask", seq, "whole", 1.0),)
-        start = (Tensor("masks of a batch while they are built", 2.0 * seq, "global", width),)
+        start = (
+            Tensor("masks of a batch while they are built", 2.0 * seq, "global", width),
+            Tensor("output sent and its copy", 2.0 * hidden, "sequence", width),
+        )
     losses = 1.0 + model.mtp_layers
     return EndTensors(
         stage=stage,

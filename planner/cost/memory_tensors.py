@@ -20,6 +20,7 @@ received   T topk w, / tp unless     tokens as the experts' matrix products see 
 context    T cp w / tp               keys and values gathered over cp
 global     T cp w                    not split at all
 expert     w / ep                    copies of expert weights, one for every micro-batch
+weights    w / tp                    weights of a projection and their gradients
 once       w                         independent of tokens
 =========  ========================  ==================================================================
 """
@@ -37,7 +38,18 @@ from planner.cost.strategies import FloatArray, Strategies
 from planner.model.records import Model, Workload
 
 Split = Literal[
-    "whole", "sequence", "tensor", "exchanged", "alone", "routed", "received", "context", "global", "expert", "once"
+    "whole",
+    "sequence",
+    "tensor",
+    "exchanged",
+    "alone",
+    "routed",
+    "received",
+    "context",
+    "global",
+    "expert",
+    "weights",
+    "once",
 ]
 SPLITS: Final[tuple[Split, ...]] = get_args(Split)
 
@@ -83,6 +95,8 @@ class LayerTensors:
         Kept when the whole layer is recomputed.
     forward, backward : tuple of Tensor
         Alive in addition where the layer's forward and backward pass are widest.
+    backward_first : tuple of Tensor
+        The same where the backward pass begins: its widest place in layers with narrow MLPs.
     copied : tuple of Tensor
         Constants of every recomputed layer, alive all the time.
     begun : tuple of Tensor
@@ -96,6 +110,7 @@ class LayerTensors:
     full: tuple[Tensor, ...]
     forward: tuple[Tensor, ...] = ()
     backward: tuple[Tensor, ...] = ()
+    backward_first: tuple[Tensor, ...] = ()
     copied: tuple[Tensor, ...] = ()
     begun: tuple[Tensor, ...] = ()
     rebuilt: tuple[Tensor, ...] = ()
@@ -159,6 +174,7 @@ def split_elements(model: Model, workload: Workload, table: Strategies, rules: M
         "context": tensor * table.cp,
         "global": count * table.cp,
         "expert": 1.0 / table.ep,
+        "weights": 1.0 / table.tp,
         "once": np.ones_like(count),
     }
 

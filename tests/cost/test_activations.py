@@ -108,6 +108,7 @@ def test_splits_divide_as_they_say():
         "context": [tokens / 2] * 2,
         "global": [2 * tokens] * 2,
         "expert": [0.5] * 2,
+        "weights": [0.25] * 2,
         "once": [1] * 2,
     }
     assert set(expected) == set(SPLITS)
