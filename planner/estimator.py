@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from planner import api
+from planner import api, completion, inputs
 from planner.cluster.records import Hardware
 from planner.cost.memory import memory
 from planner.cost.strategies import Strategies, Strategy
@@ -146,7 +146,7 @@ class MemoryEstimator:
         file = Path(path)
         if file.suffix.lower() not in (".yaml", ".yml"):
             raise SpecError(f"{file} is not a YAML file; MindFormers configurations end in .yaml.")
-        request, strategy, unread = api.read(file, hardware, max_memory)
+        request, strategy, unread = inputs.read(file, hardware, max_memory)
         return cls(request=request, strategy=strategy, unread=unread, source=file)
 
     @classmethod
@@ -155,11 +155,11 @@ class MemoryEstimator:
     ) -> MemoryEstimator:
         """Estimator of a plan, a plan.json or the folder that holds it."""
         if not isinstance(plan, Plan):
-            request, strategy, unread = api.read(plan, hardware, max_memory)
+            request, strategy, unread = inputs.read(plan, hardware, max_memory)
             return cls(request=request, strategy=strategy, unread=unread)
         profile = hardware or plan.hardware
         limit = max_memory if max_memory is not None or hardware is not None else plan.memory_limit_bytes
-        request = api.request_for(
+        request = inputs.request_for(
             plan.model, plan.devices, profile, framework=plan.workload.framework, max_memory=limit
         )
         return cls(request=replace(request, workload=plan.workload), strategy=plan.strategy)
@@ -180,13 +180,13 @@ class MemoryEstimator:
         **degrees: Any,
     ) -> MemoryEstimator:
         """Estimator of a strategy, whole or by its degrees; parameters as in `planner.estimate`."""
-        cards = strategy.devices if strategy else api.cards_of(degrees)
+        cards = strategy.devices if strategy else completion.cards_of(degrees)
         if strategy is not None:
             global_batch = global_batch or strategy.dp * strategy.micro_batch_size * strategy.micro_batches
-        request = api.request_for(
+        request = inputs.request_for(
             model, cards, hardware, seq=seq, global_batch=global_batch, framework=framework, max_memory=max_memory
         )
-        whole = strategy or api.complete(request, recompute=recompute, stage_layers=stage_layers, **degrees)
+        whole = strategy or completion.complete(request, recompute=recompute, stage_layers=stage_layers, **degrees)
         return cls(request=request, strategy=whole)
 
     @property

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import planner
-from planner import api
+from planner import api, completion, inputs
 from planner.cluster.load import hardware
 from planner.errors import InfeasibleError, SpecError
 from planner.model.load import closest, find
@@ -32,7 +32,7 @@ LLAMA = "llama-3.1-70b"
     ],
 )
 def test_models_by_count_and_name(text: str | float, name: str) -> None:
-    assert api.model_for(text).name == name
+    assert inputs.model_for(text).name == name
 
 
 def test_model_by_config_file_and_record(tmp_path: Path) -> None:
@@ -43,9 +43,9 @@ def test_model_by_config_file_and_record(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config), encoding="utf-8")
     for source in (path, str(path), str(tmp_path)):
-        assert api.model_for(source).hidden == 256
-    model = api.model_for(path)
-    assert api.model_for(model) is model
+        assert inputs.model_for(source).hidden == 256
+    model = inputs.model_for(path)
+    assert inputs.model_for(model) is model
 
 
 @pytest.mark.parametrize(
@@ -60,26 +60,26 @@ def test_model_by_config_file_and_record(tmp_path: Path) -> None:
     ],
 )
 def test_default_batch(cards: int, seq: int, batch: int) -> None:
-    assert api.default_batch(cards, seq) == batch
+    assert inputs.default_batch(cards, seq) == batch
 
 
 @given(cards=st.integers(1, 70_000), seq=st.integers(1, 2**20))
 def test_default_batch_suits_every_split_of_the_cards(cards: int, seq: int) -> None:
-    batch = api.default_batch(cards, seq)
+    batch = inputs.default_batch(cards, seq)
     assert batch % cards == 0
-    assert batch * seq >= min(api.DEFAULT_STEP_TOKENS, batch * seq)
-    assert (batch - cards) * seq < max(api.DEFAULT_STEP_TOKENS, cards * seq)
+    assert batch * seq >= min(inputs.DEFAULT_STEP_TOKENS, batch * seq)
+    assert (batch - cards) * seq < max(inputs.DEFAULT_STEP_TOKENS, cards * seq)
 
 
 def test_defaults_are_named_only_where_they_were_taken() -> None:
-    asked = api.workload_for(find(LLAMA), 64, seq=8192, global_batch=128, framework="mindformers-legacy")
+    asked = inputs.workload_for(find(LLAMA), 64, seq=8192, global_batch=128, framework="mindformers-legacy")
     assert asked.notes == ()
-    left = api.workload_for(find(LLAMA), 64)
+    left = inputs.workload_for(find(LLAMA), 64)
     assert left.notes == ("sequence 4096", "global batch 1024")
 
 
 def test_sequence_default_is_what_learned_positions_allow() -> None:
-    assert api.workload_for(find("gpt2"), 8).seq == 1024
+    assert inputs.workload_for(find("gpt2"), 8).seq == 1024
 
 
 @pytest.mark.parametrize(
@@ -88,20 +88,20 @@ def test_sequence_default_is_what_learned_positions_allow() -> None:
      ("mixtral-8x7b", "mindspeed"), ("gpt2", "mindspeed")],
 )  # fmt: skip
 def test_framework_default_is_the_one_that_trains_the_family(model: str, framework: str) -> None:
-    request = api.request_for(model, 8)
+    request = inputs.request_for(model, 8)
     assert request.workload.framework == framework
     assert f"framework {framework}" in request.workload.notes
 
 
 def test_framework_default_on_gpus_is_megatron() -> None:
-    assert api.request_for("8B", 8, "h100").workload.framework == "megatron"
-    assert api.request_for("8B", 8, "h100", framework="mindspeed").workload.framework == "mindspeed"
+    assert inputs.request_for("8B", 8, "h100").workload.framework == "megatron"
+    assert inputs.request_for("8B", 8, "h100", framework="mindspeed").workload.framework == "mindspeed"
 
 
 def test_types_follow_the_framework() -> None:
-    graph = api.request_for("8B", 8, framework="mindformers").workload
+    graph = inputs.request_for("8B", 8, framework="mindformers").workload
     assert (graph.params_dtype, graph.master_weights) == ("float32", False)
-    torch = api.request_for("8B", 8, framework="mindspeed").workload
+    torch = inputs.request_for("8B", 8, framework="mindspeed").workload
     assert (torch.params_dtype, torch.master_weights) == ("bfloat16", True)
 
 
@@ -128,8 +128,8 @@ def test_infeasible_says_how_many_cards() -> None:
 
 
 def test_complete_fills_only_what_was_left_out() -> None:
-    request = api.request_for(LLAMA, 64, seq=4096, global_batch=128)
-    strategy = api.complete(request, tp=8, pp=4)
+    request = inputs.request_for(LLAMA, 64, seq=4096, global_batch=128)
+    strategy = completion.complete(request, tp=8, pp=4)
     assert (strategy.dp, strategy.cp, strategy.ep, strategy.vpp) == (2, 1, 1, 1)
     assert (strategy.micro_batch_size, strategy.micro_batches) == (1, 64)  # 128 / dp 2
     assert strategy.layers_per_stage == (20, 20, 20, 20)
@@ -142,9 +142,9 @@ def test_complete_fills_only_what_was_left_out() -> None:
     size=st.sampled_from([1, 2, 4]),
 )  # fmt: skip
 def test_completed_strategies_are_legal_and_whole(tp: int, pp: int, vpp: int, size: int) -> None:
-    request = api.request_for(LLAMA, 64, seq=4096, global_batch=256)
+    request = inputs.request_for(LLAMA, 64, seq=4096, global_batch=256)
     vpp = vpp if pp > 1 else 1
-    strategy = api.complete(request, tp=tp, pp=pp, vpp=vpp, micro_batch_size=size)
+    strategy = completion.complete(request, tp=tp, pp=pp, vpp=vpp, micro_batch_size=size)
     assert strategy.devices == 64
     assert strategy.dp * strategy.micro_batch_size * strategy.micro_batches == 256
     assert sum(strategy.layers_per_stage) == 80
@@ -156,15 +156,15 @@ def test_completed_strategies_are_legal_and_whole(tp: int, pp: int, vpp: int, si
     [("none", (0, 0), (0, 0)), ("full", (40, 40), (0, 0)), ("selective", (0, 0), (40, 40)), ((7, 3), (7, 3), (0, 0))],
 )
 def test_recompute_as_asked(how: str | tuple[int, ...], full: tuple[int, ...], selective: tuple[int, ...]) -> None:
-    request = api.request_for(LLAMA, 16, seq=4096, global_batch=64)
-    strategy = api.complete(request, tp=8, pp=2, stage_layers=(40, 40), recompute=how)
+    request = inputs.request_for(LLAMA, 16, seq=4096, global_batch=64)
+    strategy = completion.complete(request, tp=8, pp=2, stage_layers=(40, 40), recompute=how)
     assert (strategy.recompute_full, strategy.recompute_selective) == (full, selective)
 
 
 def test_automatic_recompute_is_the_least_that_fits() -> None:
     """One layer less on the stage with most of it would not fit."""
-    request = api.request_for(LLAMA, 32, seq=8192, global_batch=64)
-    strategy = api.complete(request, tp=8, pp=4, micro_batch_size=4)
+    request = inputs.request_for(LLAMA, 32, seq=8192, global_batch=64)
+    strategy = completion.complete(request, tp=8, pp=4, micro_batch_size=4)
     assert api.estimate_of(request, strategy).fits
     assert sum(strategy.recompute_full) > 0
     for stage, count in enumerate(strategy.recompute_full):
@@ -187,9 +187,9 @@ def test_automatic_recompute_is_the_least_that_fits() -> None:
     ],
 )
 def test_incomplete_strategies_that_cannot_be_completed(degrees: dict[str, object], words: str) -> None:
-    request = api.request_for(LLAMA, 64, global_batch=64)
+    request = inputs.request_for(LLAMA, 64, global_batch=64)
     with pytest.raises(SpecError, match=words.replace("(", r"\(")):
-        api.complete(request, **degrees)  # type: ignore[arg-type]
+        completion.complete(request, **degrees)  # type: ignore[arg-type]
 
 
 def test_an_illegal_strategy_is_refused_with_the_rule() -> None:
@@ -203,8 +203,8 @@ def test_a_plan_keeps_a_users_own_profile(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     text = (data_directory("hardware_profiles") / "910b3.yaml").read_text(encoding="utf-8")
     path.write_text(text.replace("name: 910B3", "name: mine"), encoding="utf-8")
-    request = api.request_for("8B", 8, path, global_batch=64)
-    strategy = api.complete(request, tp=2)
+    request = inputs.request_for("8B", 8, path, global_batch=64)
+    strategy = completion.complete(request, tp=2)
     plan = api.plan_of(request, api.estimate_of(request, strategy), hardware=str(path))
     assert plan.hardware == str(path)
     assert plan.memory_limit_bytes == int(request.limit)

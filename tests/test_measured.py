@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from planner import api
+from planner import api, completion, inputs
 from planner.errors import SpecError
 from planner.measured import compare, measured_step_s, utilisation
 from planner.model.load import find
 from planner.model.operators import flop_per_token
+from planner.search.suggest import Request
 
 
 @pytest.fixture(scope="module")
-def request_70b() -> api.Request:
+def request_70b() -> Request:
     """mindformers llama2_70b on 32 cards: dp 1, mp 4, pp 8, 256 micro-batches, sequence 4096."""
-    return api.request_for("llama-2-70b", 32, "910b2", seq=4096, global_batch=256)
+    return inputs.request_for("llama-2-70b", 32, "910b2", seq=4096, global_batch=256)
 
 
 @pytest.mark.parametrize(
@@ -38,11 +39,11 @@ def request_70b() -> api.Request:
         ("0.010288 steps/s", 97.2),
     ],
 )
-def test_units(request_70b: api.Request, text: str, step_s: float) -> None:
+def test_units(request_70b: Request, text: str, step_s: float) -> None:
     assert measured_step_s(text, request_70b) == pytest.approx(step_s, rel=1e-3)
 
 
-def test_utilisation_by_hand(request_70b: api.Request) -> None:
+def test_utilisation_by_hand(request_70b: Request) -> None:
     """FLOP a token x tokens / (97.2 s x 32 cards x 353.9 TFLOP/s)."""
     flop = flop_per_token(find("llama-2-70b"), 4096) * 256 * 4096
     assert utilisation(97.2, request_70b) == pytest.approx(flop / (97.2 * 32 * 353.8944e12), rel=1e-12)
@@ -50,7 +51,7 @@ def test_utilisation_by_hand(request_70b: api.Request) -> None:
     assert utilisation(measured_step_s("40% MFU", request_70b), request_70b) == pytest.approx(0.4, rel=1e-12)
 
 
-def test_flop_rates(request_70b: api.Request) -> None:
+def test_flop_rates(request_70b: Request) -> None:
     """Model FLOP of a step over 97.2 s and 32 cards."""
     flop = flop_per_token(find("llama-2-70b"), 4096) * 256 * 4096 / (97.2 * 32)
     for unit in ("TFLOPS", "TFLOPs/card", "TFLOP/s/GPU", "teraflops/npu"):
@@ -73,14 +74,14 @@ def test_flop_rates(request_70b: api.Request) -> None:
         ("400 TFLOPS", "113% of the card's peak"),
     ],
 )
-def test_figures_that_say_nothing_are_refused(request_70b: api.Request, text: str, words: str) -> None:
+def test_figures_that_say_nothing_are_refused(request_70b: Request, text: str, words: str) -> None:
     with pytest.raises(SpecError, match=words):
         measured_step_s(text, request_70b)
 
 
 def test_impossible_figures_are_refused() -> None:
     """user-cases R21: Qwen2-72B, 32k, 64 cards: 2026 tokens/s/card is above the card's peak."""
-    request = api.request_for("qwen2-72b", 64, "910b2", seq=32768, global_batch=128)
+    request = inputs.request_for("qwen2-72b", 64, "910b2", seq=32768, global_batch=128)
     with pytest.raises(SpecError, match="of the card's peak, which no run can reach"):
         measured_step_s("2026 tokens/s/card", request)
 
@@ -88,8 +89,8 @@ def test_impossible_figures_are_refused() -> None:
 @pytest.mark.parametrize(
     ("factor", "verdict"), [(1.0, "as predicted"), (1.04, "as predicted"), (3.0, "slower"), (0.75, "faster")]
 )
-def test_verdicts(request_70b: api.Request, factor: float, verdict: str) -> None:
-    answer = api.estimate_of(request_70b, api.complete(request_70b, tp=4, pp=8))
+def test_verdicts(request_70b: Request, factor: float, verdict: str) -> None:
+    answer = api.estimate_of(request_70b, completion.complete(request_70b, tp=4, pp=8))
     assert answer.step_s is not None
     found = compare(factor * answer.step_s, request_70b, answer)
     assert found.verdict == verdict
@@ -97,9 +98,9 @@ def test_verdicts(request_70b: api.Request, factor: float, verdict: str) -> None
     assert bool(found.explanations) == (verdict != "as predicted")
 
 
-def test_explanations_fill_the_gap(request_70b: api.Request) -> None:
+def test_explanations_fill_the_gap(request_70b: Request) -> None:
     """Each names what one term would have to be: its own seconds and the whole gap."""
-    answer = api.estimate_of(request_70b, api.complete(request_70b, tp=4, pp=8))
+    answer = api.estimate_of(request_70b, completion.complete(request_70b, tp=4, pp=8))
     assert answer.step_s is not None
     assert answer.time_s is not None
     gap = 2.0 * answer.step_s
@@ -112,7 +113,7 @@ def test_explanations_fill_the_gap(request_70b: api.Request) -> None:
 
 
 def test_no_comparison_with_a_job_that_does_not_fit() -> None:
-    request = api.request_for("70B", 8, seq=4096, global_batch=64)
-    answer = api.estimate_of(request, api.complete(request, tp=8))
+    request = inputs.request_for("70B", 8, seq=4096, global_batch=64)
+    answer = api.estimate_of(request, completion.complete(request, tp=8))
     with pytest.raises(SpecError, match="predicted not to fit"):
         compare(100.0, request, answer)

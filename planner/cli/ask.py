@@ -44,12 +44,12 @@ def model_from(options: ModelOptions) -> Model:
 
 def request_from(model: ModelOptions, cluster: ClusterOptions, workload: WorkloadOptions, cards: int | None) -> Request:
     """The request that the options describe, defaults filled in; on one node where ``cards`` is None."""
-    from planner import api
+    from planner import inputs
     from planner.cluster import load
 
     shape = model_from(model)
     profile = load.hardware(cluster.hardware or load.DEFAULT_HARDWARE)
-    return api.request_for(
+    return inputs.request_for(
         shape,
         profile.devices_per_node if cards is None else cards,
         profile,
@@ -71,13 +71,13 @@ def file_from(
     cards: str | None = None,
 ) -> tuple[Request, Strategy, tuple[str, ...]]:
     """Request, strategy and unread keys of a plan.json or a MindFormers YAML."""
-    from planner import api
+    from planner import inputs
 
     given = [*_given(model), *_given(dataclasses.replace(workload, calibration=None)), *_given(pins)]
     if given:
         raise SpecError(f"--from takes model, workload and strategy from {path}; leave out {', '.join(given)}.")
     devices = None if cards is None else cards_from(cards)
-    request, strategy, unread = api.read(path, cluster.hardware, memory_from(cluster), devices, workload.calibration)
+    request, strategy, unread = inputs.read(path, cluster.hardware, memory_from(cluster), devices, workload.calibration)
     if devices is not None and devices != strategy.devices:
         raise SpecError(
             f"--cards {devices}, but {path} splits the work over {strategy.devices}; leave --cards out, or ask "

@@ -40,7 +40,7 @@ def dryrun(
     no_cache: Annotated[bool, own("--no-cache", RUN_PANEL, "Run again what has been run before.")] = False,
 ) -> None:
     """Run stages of a plan through MindSpore DryRun and compare memory with the prediction."""
-    from planner import api
+    from planner import api, inputs
     from planner.report.comparison import comparison_lines, dryrun_document
     from planner.validate.dryrun import DryRunSettings
     from planner.validate.dryrun import dryrun as run
@@ -53,7 +53,7 @@ def dryrun(
         use_cache=not no_cache,
         keep=None if keep is None else Path(keep),
     )
-    request, strategy, _ = api.read(plan)
+    request, strategy, _ = inputs.read(plan)
     chosen = None if stages is None else stages_of(stages, strategy.pp)
     report = run(api.configuration(plan), chosen, settings, lambda line: print(line, file=sys.stderr))
     answer = api.estimate_of(request, strategy)

@@ -53,11 +53,11 @@ def write(plan: Plan, directory: str | Path, files: EmitOptions) -> EmitResult:
 
 def target_for(plan: Plan, files: EmitOptions) -> str:
     """The target asked for, or the one whose framework the plan was estimated for."""
-    from planner import api
+    from planner import inputs
     from planner.emit.families import targets_for
 
     legal = targets_for(plan.model)
-    wanted = api.target_of_framework(plan.workload.framework)
+    wanted = inputs.target_of_framework(plan.workload.framework)
     return files.target or (wanted if wanted in legal or not legal else legal[0])
 
 

@@ -55,7 +55,7 @@ def estimate(
     ] = None,
 ) -> int:
     """Memory of each stage and time of one strategy, and whether it fits."""
-    from planner import api
+    from planner import api, completion
     from planner.measured import compare, measured_step_s
     from planner.report.documents import estimate_document
     from planner.report.estimation import estimation_lines
@@ -65,10 +65,12 @@ def estimate(
         request, strategy, unread = ask.file_from(source, model, cluster, workload, pins, cards)
     else:
         degrees = single_degrees(pins)
-        count = ask.cards_from(cards) if cards is not None else api.cards_of(degrees)
+        count = ask.cards_from(cards) if cards is not None else completion.cards_of(degrees)
         request = ask.request_from(model, cluster, workload, count)
         layers = None if stage_layers is None else parse.listed(stage_layers, "--stage-layers")
-        strategy = api.complete(request, recompute=parse.recompute(pins.recompute), stage_layers=layers, **degrees)
+        strategy = completion.complete(
+            request, recompute=parse.recompute(pins.recompute), stage_layers=layers, **degrees
+        )
     answer = api.judged(request, strategy)
     found = None if measured is None else compare(measured_step_s(measured, request), request, answer)
     if output.json:

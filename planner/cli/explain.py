@@ -47,7 +47,7 @@ def explain(
     ] = None,
 ) -> None:
     """Say why a strategy is illegal, too large or slower, and which smallest change helps."""
-    from planner import api
+    from planner import completion
     from planner.report.documents import explain_document
     from planner.report.fewest import explanation_lines
     from planner.search.explain import explain as judge
@@ -56,10 +56,12 @@ def explain(
         request, strategy, _ = ask.file_from(source, model, cluster, workload, pins, cards)
     else:
         degrees = single_degrees(pins)
-        count = ask.cards_from(cards) if cards is not None else api.cards_of(degrees)
+        count = ask.cards_from(cards) if cards is not None else completion.cards_of(degrees)
         request = ask.request_from(model, cluster, workload, count)
         layers = None if stage_layers is None else parse.listed(stage_layers, "--stage-layers")
-        strategy = api.complete(request, recompute=parse.recompute(pins.recompute), stage_layers=layers, **degrees)
+        strategy = completion.complete(
+            request, recompute=parse.recompute(pins.recompute), stage_layers=layers, **degrees
+        )
     with searching(quiet=output.json):
         verdict = judge(request, strategy)
     if output.json:

@@ -37,14 +37,14 @@ def improve(
     force: Annotated[bool, own("--force", EMIT_PANEL, "Replace an existing file.")] = False,
 ) -> None:
     """Search a better strategy for a file and show, or write, the file with only that changed."""
-    from planner import api
+    from planner import inputs
     from planner.emit.improve import improve as rewrite
     from planner.report.checks import improve_document, improvement_lines
     from planner.search.suggest import search
 
     devices = None if cards is None else ask.cards_from(cards)
     check_target(out, force=force)
-    request, old, _ = api.read(path, cluster.hardware, ask.memory_from(cluster), devices)
+    request, old, _ = inputs.read(path, cluster.hardware, ask.memory_from(cluster), devices)
     before = estimate_of(request, old)
     request = request if devices is None else request.on(devices)
     with searching(quiet=output.json) as progress:

@@ -97,12 +97,12 @@ def check_files(emit: str | None, emit_top: str, files: EmitOptions) -> None:
 
 def framework_for(model: ModelOptions, target: str) -> str:
     """The framework that a target's files run under."""
-    from planner import api
+    from planner import inputs
     from planner.emit.families import check_family
 
     shape = ask.model_from(model)
     check_family(shape, target)
-    return api.framework_of_target(target, shape)
+    return inputs.framework_of_target(target, shape)
 
 
 def write_plans(result: Result, directory: str, count: int, files: EmitOptions) -> list[EmitResult]:

@@ -1,0 +1,206 @@
+"""Loose inputs -> whole records: names, counts and files become model, workload, cluster, limit and constants.
+
+Everything a caller may leave out is completed here, once, and what was completed is listed in ``Workload.notes``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from planner.cluster import load as clusters
+from planner.cluster.records import Calibration, Cluster, Hardware
+from planner.cost.strategies import Strategy
+from planner.emit.families import LEGACY, targets_for
+from planner.errors import SpecError
+from planner.model import load as models
+from planner.model.records import Framework, Model, Workload
+from planner.search.suggest import Request
+from planner.units import KIB, format_bytes, parse_bytes, parse_count
+
+#: Sequence length where none is given: what public 7B to 70B runs on Ascend train with.
+DEFAULT_SEQ: Final = 4096
+#: Tokens of one step where no global batch is given: Llama 2's 4 Mi (arXiv 2307.09288, table 1).
+DEFAULT_STEP_TOKENS: Final = 4 * KIB * KIB
+#: Frameworks whose memory layout and speed are modelled.
+FRAMEWORKS: Final = ("mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron")
+#: Frameworks that keep 16-bit parameters beside float32 master copies.
+_MASTER_COPY: Final = ("mindspeed", "megatron")
+
+
+def request_for(
+    model: Model | str | float | Path,
+    cards: int,
+    hardware: Hardware | str | Path = clusters.DEFAULT_HARDWARE,
+    *,
+    seq: int | None = None,
+    global_batch: int | None = None,
+    tokens: int | str = 0,
+    framework: str | None = None,
+    max_memory: int | str | None = None,
+    calibration: str | Path | None = None,
+) -> Request:
+    """Whole request from loose inputs; parameters as in `suggest`, and a calibration file of one's own runs."""
+    shape = model_for(model)
+    profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware)
+    cluster = Cluster(hardware=profile, devices=cards)
+    nvidia = profile.device.vendor == "nvidia"
+    name, generation = _framework("megatron" if framework is None and nvidia else framework, shape)
+    workload = workload_for(shape, cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=name)
+    if framework is None:
+        workload = replace(workload, notes=(*workload.notes, f"framework {name}"))
+    limit = None if max_memory is None else _limit(max_memory, profile)
+    constants = _constants(profile, name, generation, calibration)
+    return Request(model=shape, workload=workload, cluster=cluster, calibration=constants, limit_bytes=limit)
+
+
+def read(
+    path: str | Path,
+    hardware: Hardware | str | Path | None = None,
+    max_memory: int | str | None = None,
+    cards: int | None = None,
+    calibration: str | Path | None = None,
+) -> tuple[Request, Strategy, tuple[str, ...]]:
+    """Request, strategy and unread keys of a plan.json, a folder that holds one, a MindFormers YAML or a launch script.
+
+    ``cards`` is for files that do not say it; the request's cards are the product of the strategy's degrees.
+
+    The limit is the file's own; a plan put on other hardware, and a file whose limit is more than the card shows to
+    the framework, get that hardware's usable memory.
+
+    Raises
+    ------
+    SpecError
+        The file is missing, damaged or of no known kind.
+    """
+    from planner.emit.read import read as read_file
+
+    found = read_file(path, cards)
+    name = hardware or found.hardware or clusters.DEFAULT_HARDWARE
+    profile = name if isinstance(name, Hardware) else clusters.hardware(name)
+    moved = found.dialect == "plan" and hardware is not None
+    limit = None if moved else found.memory_limit_bytes
+    if limit and limit > profile.device.visible_bytes:
+        limit = None
+    if max_memory is not None:
+        limit = _limit(max_memory, profile)
+    request = Request(
+        model=found.model,
+        workload=found.workload,
+        cluster=Cluster(hardware=profile, devices=found.strategy.devices),
+        calibration=_constants(profile, found.workload.framework, None, calibration),
+        limit_bytes=limit or None,
+    )
+    return request, found.strategy, tuple(found.unread)
+
+
+def model_for(model: Model | str | float | Path) -> Model:
+    """Model from a record, a name, a parameter count or a config.json.
+
+    >>> model_for("70B").name, model_for("llama-3.1-8b").layers
+    ('Llama-3.1-70B', 32)
+    """
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, Path):
+        return models.from_file(model)
+    if not isinstance(model, str):
+        return models.closest(model)
+    if re.fullmatch(r"\s*[0-9][0-9_.,eE+]*\s*[KMBGTkmbgt]?\s*", model):
+        return models.closest(parse_count(model, "parameter count"))
+    if model.endswith(".json") or "\\" in model or Path(model).is_dir():
+        return models.from_file(model)
+    return models.find(model)
+
+
+def workload_for(
+    model: Model,
+    cards: int,
+    *,
+    seq: int | None = None,
+    global_batch: int | None = None,
+    tokens: int | str = 0,
+    framework: Framework = "mindformers",
+) -> Workload:
+    """Workload with defaults filled in and named in its notes.
+
+    >>> workload_for(model_for("8B"), 24).global_batch
+    1032
+    """
+    notes = []
+    if seq is None:
+        seq = min(DEFAULT_SEQ, model.max_seq or DEFAULT_SEQ)
+        notes.append(f"sequence {seq}")
+    if global_batch is None:
+        global_batch = default_batch(cards, seq)
+        notes.append(f"global batch {global_batch}")
+    budget = parse_count(tokens, "token budget") if isinstance(tokens, str) else tokens
+    types: dict[str, Any] = {}
+    if framework in _MASTER_COPY:
+        types = {"params_dtype": "bfloat16", "master_weights": True}
+    return Workload(seq=seq, global_batch=global_batch, tokens=budget, framework=framework, notes=tuple(notes), **types)
+
+
+def default_batch(cards: int, seq: int) -> int:
+    """Samples of a step where none are asked for: 4 Mi tokens, at least one sample a card, a multiple of the cards.
+
+    >>> default_batch(64, 4096), default_batch(24, 4096), default_batch(16384, 4096)
+    (1024, 1032, 16384)
+    """
+    samples = max(DEFAULT_STEP_TOKENS // seq, cards, 1)
+    return -(-samples // cards) * cards
+
+
+def default_framework(model: Model) -> Framework:
+    """The framework that trains this family: MindFormers in the dialect that holds it, else MindSpeed-LLM."""
+    if "mindformers" in targets_for(model):
+        return "mindformers-legacy" if model.family in LEGACY else "mindformers"
+    return "mindspeed"
+
+
+def framework_of_target(target: str, model: Model) -> Framework:
+    """The framework whose memory and speed a target's files have."""
+    if target == "mindspore":
+        return "mindformers-legacy"  # graph mode with the same optimizer sharding
+    if target == "mindformers":
+        return "mindformers-legacy" if model.family in LEGACY else "mindformers"
+    return target  # type: ignore[return-value]
+
+
+def target_of_framework(framework: str) -> str:
+    """The target whose files a framework runs."""
+    return {"mindformers-legacy": "mindformers", "megatron": "mindspeed"}.get(framework, framework)
+
+
+def _constants(profile: Hardware, framework: str, generation: str | None, path: str | Path | None) -> Calibration:
+    """Constants of a file of the user's own, or the shipped ones."""
+    if path is None:
+        return clusters.calibration(profile, framework, generation)
+    return clusters.calibration_file(path, profile, framework)
+
+
+def _framework(text: str | None, model: Model) -> tuple[Framework, str | None]:
+    if text is None:
+        return default_framework(model), None
+    names = sorted(FRAMEWORKS, key=len, reverse=True)
+    for name in names:
+        rest = text[len(name) :]
+        if text.lower().startswith(name) and (not rest or (rest[0] in ":-@" and len(rest) > 1)):
+            return name, rest[1:] or None  # type: ignore[return-value]
+    raise SpecError(
+        f"framework '{text}' is not known; legal: {', '.join(FRAMEWORKS)}, with -GENERATION behind it for another than "
+        "the newest calibration, e.g. mindspeed-1.0.RC3."
+    )
+
+
+def _limit(max_memory: int | str, profile: Hardware) -> int:
+    limit = parse_bytes(max_memory, "memory limit")
+    size = profile.device.hbm_bytes
+    if not 0 < limit <= size:
+        raise SpecError(
+            f"memory limit {format_bytes(limit)} is more than one {profile.name} has; legal: up to "
+            f"{format_bytes(size)} ({format_bytes(profile.device.usable_bytes)} when not given)."
+        )
+    return limit
