@@ -178,7 +178,8 @@ def execution(row: TruthRow) -> Execution:
     """Switches of a run as its row states them.
 
     Interleaved micro-batches overlap tensor-parallel traffic like fine-grained interleaving.  Frameworks that launch
-    operators one by one overlap gradient traffic only where the row says so; compiled graphs always do.
+    operators one by one overlap gradient traffic only where the row says so; compiled graphs always do.  A ring skips no work
+    under a general mask; MindSpeed's adaptive context parallelism schedules by the mask and does.
     """
     assert row.workload is not None
     base = default_execution(row.workload)
@@ -189,7 +190,7 @@ def execution(row: TruthRow) -> Execution:
     return Execution(
         tp_overlap=bool(flags & overlapped),
         dp_overlap=graph or fsdp or "overlap-grad-reduce" in flags,
-        causal_skip="general mask" not in notes or "adaptive" in row.case_id,
+        causal_skip="general-mask" not in flags or "adaptive-cp" in flags,
         fused_loss="fused-cross-entropy" in flags,
         balanced_experts=bool(flags & {"capacity-drop", "capacity-padded"}) or "forced router balance" in notes,
         eager=base.eager and "compile" not in flags,

@@ -35,6 +35,8 @@ _FLAGS: Final = {
     "alibi": r"baichuan2?[_-]13b|bloom",
     "o2-gradient": r"o2-gradient",
     "o2-optimizer": r"o2-optimizer",
+    "adaptive-cp": r"adaptive_cp_algo",
+    "general-mask": r"general mask",
 }
 
 _LIST: Final = r"\[([\d, ]+)\]"

@@ -82,7 +82,6 @@ def test_a_file_is_scored_row_by_row(runs: Path) -> None:
 
 
 def test_curves_as_a_page(tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
     page = tmp_path / "curve.html"
     answer = run(f"collective --op allreduce --ranks 64 --html {page}")
     assert answer.code == 0
