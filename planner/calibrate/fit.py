@@ -178,8 +178,8 @@ def execution(row: TruthRow) -> Execution:
     """Switches of a run as its row states them.
 
     Interleaved micro-batches overlap tensor-parallel traffic like fine-grained interleaving.  Frameworks that launch
-    operators one by one overlap gradient traffic only where the row says so; compiled graphs always do.  A ring skips no work
-    under a general mask; MindSpeed's adaptive context parallelism schedules by the mask and does.
+    operators one by one overlap gradient traffic only where the row says so; compiled graphs always do.  A ring
+    skips no work under a general mask; MindSpeed's adaptive context parallelism schedules by the mask and does.
     """
     assert row.workload is not None
     base = default_execution(row.workload)
