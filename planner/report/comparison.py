@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from planner.cost.estimate import Estimate
@@ -10,7 +11,7 @@ from planner.report.documents import head, job, strategy_fields
 from planner.report.text import degrees, job_lines, layers_line, recompute_line, table, wrapped
 from planner.search.suggest import Request
 from planner.units import GIB
-from planner.validate.dryrun import DryRunReport, StageResult
+from planner.validate.dryrun import DryRunReport, StageResult, default_stages
 
 #: Words for a part of memory: the planner's terms, the DryRun's terms.
 PARTS: Final = (
@@ -41,7 +42,31 @@ def comparison_lines(request: Request, answer: Estimate, report: DryRunReport) -
     lines.append("")
     for note in (*report.notes, versions(report)):
         lines += wrapped(f"- {note}", "  ")
-    return lines
+    return [*lines, "", trained(report)]
+
+
+def trained(report: DryRunReport) -> str:
+    """Which stages were trained, and for how many simulated steps."""
+    last = report.layout.pipeline_stages - 1
+    numbers = [stage.stage for stage in report.stages]
+    steps = min(stage.steps for stage in report.stages)
+    if last == 0:
+        which = "the only stage"
+    elif numbers == list(default_stages(last + 1)):
+        which = "first, middle and last stage" if last > 1 else "first and last stage"
+    else:
+        which = f"stage{'s' if len(numbers) > 1 else ''} {listed(numbers)}"
+    return f"DryRun: {which} trained {steps} simulated steps"
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Numbers as a sentence lists them.
+
+    >>> listed([0, 3, 7]), listed([4])
+    ('0, 3 and 7', '4')
+    """
+    words = [str(number) for number in numbers]
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def versions(report: DryRunReport) -> str:
@@ -99,6 +124,7 @@ def _stage_fields(answer: Estimate, stage: StageResult) -> dict[str, Any]:
         "predicted_terms_gib": {name: exact_gib(values[stage.stage]) for name, values in answer.memory_bytes.items()},
         "dryrun_terms_gib": {name: exact_gib(size) for name, size in stage.terms.items()},
         "micro_batches": stage.micro_batches,
+        "steps": stage.steps,
         "seconds": stage.seconds,
         "cached": stage.cached,
         "mindspore": stage.mindspore,

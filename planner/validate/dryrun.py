@@ -84,6 +84,8 @@ class StageResult:
     rank: int
     micro_batches: int
     """Micro-batches run (for pp = 1: accumulation steps)."""
+    steps: int
+    """Simulated training steps that ended."""
     peak_bytes: int
     """Peak of live tensors."""
     static_bytes: int
@@ -243,14 +245,23 @@ def _run_stages(session: _Session, stages: Sequence[int], progress: Progress) ->
 
 def _run_stage(session: _Session, stage: int, children: Children, progress: Progress) -> StageResult:
     entry = session.cache / "dryrun" / f"{result_key(session, stage)}.json"
-    if session.settings.use_cache and entry.exists():
+    known = _from_cache(entry) if session.settings.use_cache else None
+    if known is not None:
         progress(f"stage {stage}: from the cache")
-        return StageResult(**{**json.loads(entry.read_text()), "cached": True})
+        return known
     progress(f"stage {stage}: compiling")
     result = _simulate(session, stage, children)
     write_atomically(entry, json.dumps(asdict(result)).encode())
     progress(f"stage {stage}: {result.peak_bytes / 2**30:.3f} GiB, {result.seconds:.0f} s")
     return result
+
+
+def _from_cache(entry: Path) -> StageResult | None:
+    """An earlier result; None when there is none, or one with other fields."""
+    try:
+        return StageResult(**{**json.loads(entry.read_text()), "cached": True})
+    except (FileNotFoundError, TypeError):
+        return None
 
 
 def result_key(session: _Session, stage: int) -> str:
@@ -298,6 +309,7 @@ def _result(session: _Session, stage: int, report: Mapping[str, Any], folder: Pa
         stage=stage,
         rank=session.layout.rank_of_stage(stage),
         micro_batches=session.run.micro_batches_of_step,
+        steps=report["steps"],
         peak_bytes=report["peak_bytes"],
         static_bytes=report["static_bytes"],
         peak_with_fragments_bytes=peak_with_fragments(folder / "run.log"),

@@ -77,6 +77,7 @@ def _run(job: dict[str, Any], report: dict[str, Any]) -> None:
 
         def on_train_step_end(self, run_context: object) -> None:
             self.steps += 1
+            report["steps"] = self.steps
             if self.steps == 1:
                 report["first_step_s"] = time.monotonic() - _STARTED
             if self.steps >= job["steps"]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planner.cost.memory import TERMS as OURS
-from planner.report.comparison import PARTS
+from planner.report.comparison import PARTS, trained
 from planner.validate.dryrun import DryRunReport, StageResult
 from planner.validate.prepare import read_layout
 from planner.validate.tracker import TERMS as THEIRS
@@ -29,10 +29,26 @@ def test_every_term_of_both_sides_is_in_one_part() -> None:
 
 def result(stage: int, peak_bytes: int) -> StageResult:
     return StageResult(
-        stage=stage, rank=stage, micro_batches=2, peak_bytes=peak_bytes, static_bytes=peak_bytes // 2,
+        stage=stage, rank=stage, micro_batches=2, steps=2, peak_bytes=peak_bytes, static_bytes=peak_bytes // 2,
         peak_with_fragments_bytes=peak_bytes, seconds=1.0, mindspore="2.9.0", mindformers="1.9.0", real_cann=False,
         terms={**dict.fromkeys(THEIRS, 0), "activations": peak_bytes}, peak_operator="x",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stages", "pp", "ending"),
+    [
+        ((0,), 1, "the only stage trained 2 simulated steps"),
+        ((0, 1), 2, "first and last stage trained 2 simulated steps"),
+        ((0, 2, 3), 4, "first, middle and last stage trained 2 simulated steps"),
+        ((3,), 4, "stage 3 trained 2 simulated steps"),
+        ((0, 1, 3), 4, "stages 0, 1 and 3 trained 2 simulated steps"),
+    ],
+)
+def test_the_last_line_says_which_stages_trained(stages: tuple[int, ...], pp: int, ending: str) -> None:
+    layout = read_layout({"parallel_config": {"pipeline_stage": pp}, "model": {"model_config": {"seq_length": 2048}}})
+    report = DryRunReport(layout=layout, stages=tuple(result(stage, 2**30) for stage in stages), notes=())
+    assert trained(report) == f"DryRun: {ending}"
 
 
 @pytest.fixture
@@ -62,6 +78,7 @@ def test_difference_is_predicted_against_dryrun(plan: Path, monkeypatch: pytest.
     percents = [line.split()[-1] for line in answer.lines if line.strip().startswith(("0 ", "1 "))]
     assert percents == ["+25.0%", "-20.0%"]
     assert "- a note" in answer.lines
+    assert answer.lines[-1] == "DryRun: first and last stage trained 2 simulated steps"
     body = run(f"dryrun {plan} --stages 0,1 --json").document
     assert undocumented(body) == []
     assert [stage["difference_percent"] for stage in body["stages"]] == pytest.approx([25.0, -20.0], abs=1e-3)
@@ -105,5 +122,6 @@ def test_from_suggest_to_the_compiler(plan: Path) -> None:
     answer = run(f"dryrun {plan} --stages 0 --json")
     assert answer.code == 0, answer.err
     (stage,) = answer.document["stages"]
+    assert stage["steps"] == 2
     assert (stage["mindspore"], stage["mindformers"]) == ("2.9.0", "1.9.0")
     assert abs(stage["difference_percent"]) < 8

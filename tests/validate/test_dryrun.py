@@ -34,7 +34,7 @@ if mode == "crash":
     os.kill(os.getpid(), 11)
 if mode == "silent":
     sys.exit(5)
-report = {{"mindspore": "2.9.0", "mindformers": "1.9.0", "seconds": 1.5}}
+report = {{"mindspore": "2.9.0", "mindformers": "1.9.0", "seconds": 1.5, "steps": 2}}
 if mode == "refused":
     report["error"] = "ValueError: num_heads 30 must be divisible by 4"
     print("PLANNER_DRYRUN " + json.dumps(report))
