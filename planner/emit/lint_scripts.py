@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 from collections.abc import Iterator
 from typing import Final
 
 from planner.emit.findings import UNREAL_NAMES, Finding, nearest
-from planner.emit.megatron_flags import FLAGS
+from planner.emit.megatron_flags import real_names
+from planner.emit.megatron_rules import broken_rules
 from planner.emit.read_mindspeed import Flags, is_script, read_mindspeed
 from planner.emit.shellwords import Word, words
 from planner.errors import PlannerError
@@ -18,6 +20,7 @@ MSRUN_OPTIONS: Final = frozenset(
     "--bind_core --bind_numa --sim_level --sim_rank_id --rank_table_file --worker_log_name --tail_worker_log "
     "--help".split()
 )
+_TYPO_LETTERS: Final = 2
 _PROGRAM: Final = re.compile(r"\.py$")
 
 
@@ -89,102 +92,55 @@ def _msrun(found: list[Word], source: str) -> Iterator[Finding]:
 
 def _megatron(text: str, source: str, devices: int | None) -> Iterator[Finding]:
     flags = Flags(text, source)
-    for name, value in flags.values.items():
-        spec = FLAGS.get(name)
-        if spec and spec.choices and value not in spec.choices and not str(value).startswith("$"):
-            yield _flag(flags, name, "flag-value", f"{name} {value} is refused.", f"Legal: {', '.join(spec.choices)}.")
+    yield from _spelling(text, flags)
+    broken = list(broken_rules(flags.values, devices or flags.devices()))
+    for found in broken:
+        yield _flag(flags, found.flag, found.rule, f"{found.flag} {found.why}", found.fix)
     try:
         read_mindspeed(text, source=source, devices=devices)
     except PlannerError as error:
-        dropped = "drop layers" in str(error) or "do not divide into chunks" in str(error)
-        rule = "layers-dropped" if dropped else "layout"
-        line = next((n for f, n in flags.lines.items() if f in str(error)), 1)
         message = re.sub(r"^[^:]*(, line [0-9]+)?: ", "", str(error))
-        if "number of devices is not in the script" not in message:
-            yield Finding(file=source, line=line, rule=rule, why=message, fix="See the message.")
-    yield from _megatron_rules(flags)
+        shell = "$" in message or "number of devices is not in the script" in message  # known when it runs
+        if not broken and not shell:
+            line = next((n for f, n in flags.lines.items() if f in str(error)), 1)
+            yield Finding(file=source, line=line, rule="layout", why=message, fix="See the message.")
 
 
 def _flag(flags: Flags, name: str, rule: str, why: str, fix: str) -> Finding:
     return Finding(file=flags.source, line=flags.lines.get(name, 1), rule=rule, why=why, fix=fix)
 
 
-def _megatron_rules(flags: Flags) -> Iterator[Finding]:
-    """Rules of argument checks in Megatron-LM and MindSpeed that need no layout."""
+def _spelling(text: str, flags: Flags) -> Iterator[Finding]:
+    """Names that the parser refuses (it takes no abbreviations), values behind switches, flags given twice."""
+    for name, line in flags.strange:
+        meant = _meant(name)
+        if meant:
+            why = f"there is no {name}; the parser stops."
+            yield Finding(file=flags.source, line=line, rule="unknown-flag", why=why, fix=f"Write {meant}.")
+    for name, value, line in flags.stray:
+        why = f"{name} is a switch and takes no value; {value!r} is refused."
+        yield Finding(file=flags.source, line=line, rule="flag-value", why=why, fix="Remove the value.")
+    if re.search(r"(?m)^\s*(if|case|elif)\b", text):
+        return  # one of several branches runs
+    for name, line in flags.again:
+        why = f"{name} is given twice with different values; the last one counts."
+        yield Finding(file=flags.source, line=line, rule="duplicate-flag", why=why, fix="Remove one.")
 
-    def number(name: str) -> int:
-        value = flags.values.get(name)
-        return int(value) if value and value.isdigit() and int(value) > 0 else 1
 
-    given = flags.values
-    tp, cp, seq, heads = (
-        number(f"--{n}")
-        for n in ("tensor-model-parallel-size", "context-parallel-size", "seq-length", "num-attention-heads")
-    )
-    rules = (
-        ("--swap-optimizer", "--use-distributed-optimizer" not in given, "needs the distributed optimizer", "Add it."),
-        (
-            "--overlap-param-gather",
-            "--use-distributed-optimizer" not in given,
-            "needs the distributed optimizer",
-            "Add it.",
-        ),
-        (
-            "--recompute-method",
-            given.get("--recompute-granularity") == "selective",
-            "is refused with selective",
-            "Remove it.",
-        ),
-        (
-            "--num-virtual-stages-per-pipeline-rank",
-            "--num-layers-per-virtual-pipeline-stage" in given,
-            "is exclusive",
-            "Keep one.",
-        ),
-        ("--use-ascend-mc2", "--use-ascend-coc" in given, "and --use-ascend-coc exclude each other", "Keep one."),
-        ("--use-ascend-mc2", tp == 1, "needs tensor parallelism", "Remove it."),
-        ("--sequence-parallel", tp == 1, "is switched off at tensor parallelism 1", "Remove it."),
-        ("--schedules-method", cp > 1, "dualpipev is refused with context parallelism", "Remove one."),
-        (
-            "--schedules-method",
-            "--overlap-grad-reduce" in given,
-            "dualpipev is refused with --overlap-grad-reduce",
-            "Remove one.",
-        ),
-    )
-    for name, wrong, why, fix in rules:
-        if name in given and wrong:
-            yield _flag(flags, name, "flag-conflict", f"{name} {why}.", fix)
-    algorithm = given.get("--context-parallel-algo") or "megatron_cp_algo"
-    if cp > 1 and algorithm in ("megatron_cp_algo", "hybrid_cp_algo") and seq % (2 * cp):
-        yield _flag(
-            flags,
-            "--seq-length",
-            "sequence-length",
-            f"{seq} tokens do not divide by 2 x cp = {2 * cp}.",
-            "Use a multiple.",
-        )
-    if cp > 1 and algorithm == "ulysses_cp_algo" and heads % (cp * tp):
-        yield _flag(
-            flags,
-            "--context-parallel-algo",
-            "ulysses-heads",
-            f"cp {cp} x tp {tp} does not divide {heads} heads.",
-            "Lower one.",
-        )
-    if heads % tp:
-        yield _flag(
-            flags, "--tensor-model-parallel-size", "heads", f"{tp} does not divide {heads} heads.", "Use a divisor."
-        )
-    experts, ep = given.get("--num-experts"), number("--expert-model-parallel-size")
-    if experts and experts.isdigit() and int(experts) % ep:
-        yield _flag(
-            flags,
-            "--expert-model-parallel-size",
-            "expert-parallel",
-            f"{ep} does not divide {experts} experts.",
-            "Use a divisor.",
-        )
+def _meant(name: str) -> str:
+    """A real flag that a name was meant to be: underscores for hyphens, or two letters off at most."""
+    known = real_names()
+    hyphens = name.replace("_", "-")
+    if hyphens in known:
+        return hyphens if hyphens != name else ""
+    near = difflib.get_close_matches(hyphens, sorted(known), 1, 0.9)
+    return near[0] if near and _letters_apart(hyphens, near[0]) <= _TYPO_LETTERS else ""
+
+
+def _letters_apart(one: str, other: str) -> int:
+    """Letters inserted, removed or replaced between two words."""
+    blocks = difflib.SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
+    return sum(max(a2 - a1, b2 - b1) for tag, a1, a2, b1, b2 in blocks if tag != "equal")
 
 
 def check_python(text: str, source: str) -> list[Finding]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from planner.cost.strategies import Strategy
-from planner.emit import environment, families
+from planner.emit import environment, families, mindspeed_recompute
 from planner.emit.environment import Variable
+from planner.emit.held import as_written
 from planner.emit.launch import HERE, MARK, PORT, checked_hosts
 from planner.emit.megatron_flags import FLAGS, SWITCH
+from planner.emit.megatron_rules import broken_rules
 from planner.emit.mindspeed_model import Line, padded_layers, shape_flags
 from planner.emit.record import File, Placeholder, Settings
 from planner.emit.sections import samples
@@ -38,14 +40,16 @@ def render(plan: Plan, settings: Settings | None = None) -> File:
     families.check_family(plan.model, TARGET)
     _check(plan)
     hosts = checked_hosts(plan, settings)
-    notes: list[str] = []
+    plan, notes = as_held(plan)
+    by_node = mindspeed_recompute.by_node(plan)
     groups = {
         "parallel": _parallel(plan),
-        "recompute": _recompute(plan, notes),
+        "recompute": [] if by_node else mindspeed_recompute.lines(plan.strategy),
         "model": shape_flags(plan),
         "kernels": _kernels(plan),
         "training": _training(plan),
     }
+    _check_flags(plan, groups)
     lines = [*_header(plan), "set -euo pipefail", HERE, "", *environment.exports(_variables(plan)), ""]
     lines += _addresses(plan, hosts)
     lines += _inputs(settings)
@@ -53,8 +57,10 @@ def render(plan: Plan, settings: Settings | None = None) -> File:
         if not flags:
             continue
         lines += [f"{name}=(", *(_text(line) for line in flags), ")", ""]
-    arrays = " ".join(f'"${{{name}[@]}}"' for name, flags in groups.items() if flags)
+    names = [name for name, flags in groups.items() if flags or (by_node and name == "recompute")]
+    arrays = " ".join(f'"${{{name}[@]}}"' for name in names)
     lines += [
+        *by_node,
         'exec torchrun "${nodes[@]}" "${MINDSPEED_LLM:-.}/pretrain_gpt.py" \\',
         f"  {arrays} \\",
         '  --data-path "$data_path" --tokenizer-type PretrainedFromHF --tokenizer-name-or-path "$tokenizer" \\',
@@ -65,8 +71,38 @@ def render(plan: Plan, settings: Settings | None = None) -> File:
     )
 
 
+def as_held(plan: Plan) -> tuple[Plan, list[str]]:
+    """The plan that the script holds, and what is said about the difference to the one given."""
+    written = mindspeed_recompute.held(plan.strategy, mindspeed_recompute.Nodes.of(plan))
+    if written == plan.strategy:
+        return plan, []
+    kept, change = as_written(plan, written)
+    parts = []
+    for kind, new, old in (
+        ("whole", written.recompute_full, plan.strategy.recompute_full),
+        ("selectively", written.recompute_selective, plan.strategy.recompute_selective),
+    ):
+        if new != old:
+            parts.append(f"{', '.join(map(str, new))} {kind} (plan: {', '.join(map(str, old))})")
+    note = (
+        "MindSpeed recomputes equally many layers on all stages that share a node. Layers of each stage as written: "
+        f"{'; '.join(parts)}. {change} plan.json beside the script says what is written."
+    )
+    return kept, [note]
+
+
+def _check_flags(plan: Plan, groups: Mapping[str, Sequence[Line]]) -> None:
+    """The rules that Megatron and MindSpeed put on their arguments."""
+    values = {flag: None if value is None else str(value) for lines in groups.values() for flag, value, _ in lines}
+    broken = list(broken_rules(values, plan.devices))
+    if broken:
+        raise EmitError(f"mindspeed refuses this plan: {' '.join(map(str, broken))}")
+
+
 def strategy_flags(strategy: Strategy, model: Model, workload: Workload) -> dict[str, str | int | float | None]:
     """Flags that say how to split the work, for a script that exists already; None is the value of a switch.
+
+    One number of recomputed layers serves all stages (``mindspeed_recompute.held``).
 
     Raises
     ------
@@ -81,7 +117,7 @@ def strategy_flags(strategy: Strategy, model: Model, workload: Workload) -> dict
         strategy=strategy,
     )
     _check(plan)
-    flags = {flag: value for flag, value, _ in (*_parallel(plan), *_recompute(plan, []))}
+    flags = {flag: value for flag, value, _ in (*_parallel(plan), *mindspeed_recompute.lines(strategy))}
     flags["--num-layers"] = padded_layers(strategy.layers)[0] if strategy.vpp > 1 else model.layers
     return {flag: value for flag, value in flags.items() if not flag.startswith("--overlap-")}
 
@@ -161,10 +197,12 @@ def _addresses(plan: Plan, hosts: Sequence[str]) -> list[str]:
     master = quoted(hosts[0]) if hosts else ""
     return [
         f'master_addr="${{MASTER_ADDR:-{master}}}"',
-        'if [[ -z "$master_addr" || -z "${NODE_RANK:-}" ]]; then',
+        'node_rank="${NODE_RANK:-}"',
+        'if [[ -z "$master_addr" || ! "$node_rank" =~ ^[0-9]+$ ]] || (( 10#$node_rank >= ' + f"{plan.nodes} )); then",
         f'  echo "pretrain.sh: set NODE_RANK (0 to {plan.nodes - 1}) and MASTER_ADDR (address of node 0)" >&2; exit 2',
         "fi",
-        f'nodes=(--nproc_per_node {local} --nnodes {plan.nodes} --node_rank "$NODE_RANK"',
+        "node_rank=$(( 10#$node_rank ))",
+        f'nodes=(--nproc_per_node {local} --nnodes {plan.nodes} --node_rank "$node_rank"',
         f'  --master_addr "$master_addr" --master_port "${{MASTER_PORT:-{PORT}}}")',
         "",
     ]
@@ -259,31 +297,6 @@ def _placement(plan: Plan) -> list[Line]:
     if len(counts) > 1:
         return [("--num-layer-list", ",".join(map(str, s.layers[0])), "layers of each stage")]
     return []
-
-
-def _recompute(plan: Plan, notes: list[str]) -> list[Line]:
-    s = plan.strategy
-    full, selective = max(s.recompute_full), max(s.recompute_selective)
-    everything = all(f == n for f, n in zip(s.recompute_full, s.layers_per_stage, strict=True))
-    lines: list[Line] = []
-    if everything:
-        lines += [("--recompute-granularity", "full", "every layer"), ("--recompute-method", "uniform", ""),
-                  ("--recompute-num-layers", 1, "kept inputs: every layer's")]  # fmt: skip
-    elif full:
-        lines += [("--recompute-granularity", "full", ""), ("--recompute-method", "block", "the first of a stage"),
-                  ("--recompute-num-layers", full, "layers of each stage")]  # fmt: skip
-        if s.vpp > 1:
-            lines.append(("--enable-recompute-layers-per-pp-rank", None, "counted over all chunks of a stage"))
-    if selective and not everything:
-        lines.append(("--recompute-activation-function", None, "only the activation of the MLP"))
-        lines.append(("--recompute-activation-function-num-layers", selective, "further layers of each stage"))
-    for kind, counts in (("whole", s.recompute_full), ("selectively", s.recompute_selective)):
-        if len(set(counts)) > 1 and not everything:
-            notes.append(
-                f"MindSpeed recomputes equally many layers on every stage: {max(counts)} {kind} everywhere, where "
-                f"the plan has {', '.join(map(str, counts))}. Memory stays within the plan, the step is slower."
-            )
-    return lines
 
 
 def _kernels(plan: Plan) -> list[Line]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
 from planner.cost.strategies import Strategy
-from planner.emit.megatron_flags import FLAGS, SWITCH
+from planner.emit.megatron_flags import FLAGS, SWITCH, real_names
+from planner.emit.mindspeed_recompute import Nodes
 from planner.emit.read_graph import ReadResult
 from planner.emit.shellwords import Word, words
 from planner.errors import SpecError
@@ -36,15 +38,41 @@ _LAUNCHER: Final = ("--nproc_per_node", "--nproc-per-node", "--nnodes", "--node_
                     "--master-addr", "--master_port", "--master-port")  # fmt: skip
 
 
+#: Numbers of each node: ``name=(8 8 4 4)``, used as ``${name[node_rank]}``.
+_ARRAY: Final = re.compile(r"(?m)^[ \t]*([A-Za-z_]\w*)=\(([0-9]{1,6}(?: [0-9]{1,6})*)\)")
+_ARRAY_LIMIT: Final = 100_000
+_OF_NODE: Final = re.compile(r"\$\{(\w+)\[\$?(?:node_rank|NODE_RANK)\]\}")
+_LITERAL: Final = re.compile(r"[0-9.]+|true|false|True|False|yes|no|on|off")
+
+
 class Flags:
-    """Flags of a script with their values; remembers which were read."""
+    """Flags of a script with their values; remembers which were read.
+
+    Attributes
+    ----------
+    values : dict
+        Value of each flag that is known; None for a switch.
+    strange : list of (flag, line)
+        Flags that are not in the table.
+    stray : list of (flag, value, line)
+        Values behind switches.
+    again : list of (flag, line)
+        Flags given again with another value.
+    """
 
     def __init__(self, text: str, source: str) -> None:
         self.source = source
         self.values: dict[str, str | None] = {}
         self.lines: dict[str, int] = {}
         self.read: set[str] = set()
-        self.unknown: list[str] = []
+        self.strange: list[tuple[str, int]] = []
+        self.stray: list[tuple[str, str, int]] = []
+        self.again: list[tuple[str, int]] = []
+        self.arrays = {
+            name: tuple(map(int, numbers.split()))
+            for name, numbers in _ARRAY.findall(text)
+            if len(numbers) < _ARRAY_LIMIT
+        }
         self._collect(words(text))
 
     def _collect(self, found: list[Word]) -> None:
@@ -53,11 +81,16 @@ class Flags:
                 continue
             name, _, inline = word.text.partition("=")
             if name not in FLAGS and name not in _LAUNCHER:
-                self.unknown.append(f"{name} (line {word.line}): not a flag that is known here")
+                self.strange.append((name, word.line))
                 continue
             following = found[i + 1].text if i + 1 < len(found) else ""
             switch = name in FLAGS and FLAGS[name].kind == SWITCH
-            self.values[name] = None if switch else (inline or following)
+            if switch and (inline or _LITERAL.fullmatch(following)):
+                self.stray.append((name, inline or following, word.line))
+            value = None if switch else (inline or following)
+            if self.values.get(name, value) != value and name in FLAGS:
+                self.again.append((name, word.line))
+            self.values[name] = value
             self.lines[name] = word.line
 
     def where(self, name: str) -> str:
@@ -93,6 +126,19 @@ class Flags:
             raise SpecError(f"{self.where(name)} {number} must be at least {least}.")
         return number
 
+    def per_stage(self, name: str, stages: int, default: int, least: int = 0) -> tuple[int, ...]:
+        """Whole number of a flag for each pipeline stage; a number for each node is dealt to the stages on it."""
+        found = _OF_NODE.fullmatch(self.values.get(name) or "")
+        if not found:
+            return (self.integer(name, default, least),) * stages
+        self.read.add(name)
+        numbers, local = self.arrays.get(found[1], ()), self.launched("--nproc_per_node", "--nproc-per-node")
+        if not numbers or not local or len(numbers) != (self.launched("--nnodes") or 1):
+            raise SpecError(
+                f"{self.where(name)}: {found[0]} needs an array {found[1]}=(...) with a number for each node."
+            )
+        return Nodes(len(numbers), local, stages).counts(numbers)
+
     def launched(self, *names: str) -> int | None:
         """Number behind an option of torchrun, where the script says it."""
         found = [self.values.get(name) for name in names]
@@ -101,12 +147,28 @@ class Flags:
     def unread(self) -> list[str]:
         """Flags that were given and neither read nor harmless."""
         left = [n for n in self.values if n not in self.read and n not in _IGNORED and n not in _LAUNCHER]
-        return [f"{name} (line {self.lines[name]}): not modelled" for name in left] + self.unknown
+        real = real_names()
+        strange = [
+            f"{name} (line {line}): {'not modelled' if name in real else 'not a flag that is known here'}"
+            for name, line in self.strange
+        ]
+        return [f"{name} (line {self.lines[name]}): not modelled" for name in left] + strange
+
+    @property
+    def unknown(self) -> list[str]:
+        """Names of the flags that are not in the table."""
+        return [name for name, _ in self.strange]
+
+    def devices(self) -> int | None:
+        """World size, where the script says it."""
+        local = self.launched("--nproc_per_node", "--nproc-per-node")
+        return None if local is None else local * (self.launched("--nnodes") or 1)
 
 
 def is_script(text: str) -> bool:
     """Whether a text looks like a Megatron launch script."""
-    return "--num-layers" in text and "--hidden-size" in text
+    plain = text.replace("_", "-")  # a flag spelled with underscores is for the check to find
+    return "--num-layers" in plain and "--hidden-size" in plain
 
 
 def read_mindspeed(text: str, *, source: str = "script", devices: int | None = None) -> ReadResult:
@@ -264,10 +326,9 @@ def _strategy(flags: Flags, layers: tuple[tuple[int, ...], ...], devices: int | 
 
 def _data_parallel(flags: Flags, rest: int, devices: int | None) -> int:
     if devices is None:
-        counts = [flags.launched("--nproc_per_node", "--nproc-per-node"), flags.launched("--nnodes")]
-        if counts[0] is None:
+        devices = flags.devices()
+        if devices is None:
             raise SpecError(f"{flags.source}: the number of devices is not in the script; give it with --cards.")
-        devices = counts[0] * (counts[1] or 1)
     if devices % rest:
         raise SpecError(
             f"{flags.source}: {devices} devices do not divide by tp x pp x cp = {rest}; legal: multiples of {rest}."
@@ -278,29 +339,33 @@ def _data_parallel(flags: Flags, rest: int, devices: int | None) -> int:
 def _recompute(
     flags: Flags, layers: tuple[tuple[int, ...], ...], unread: list[str]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    stages, vpp = range(len(layers[0])), len(layers)
-    totals = tuple(sum(row[s] for row in layers) for s in stages)
-    full = (0,) * len(totals)
+    pp, vpp = len(layers[0]), len(layers)
+    totals = tuple(sum(row[s] for row in layers) for s in range(pp))
+    full = (0,) * pp
     if flags.has("--recompute-granularity") and flags.text("--recompute-granularity") == "full":
-        method, count = flags.text("--recompute-method", ""), flags.integer("--recompute-num-layers", 1)
-        if method == "uniform":
-            full = totals
-            if count > 1:
-                unread.append(f"--recompute-num-layers {count}: uniform groups are read as single layers")
-        elif method == "block":
-            per_stage = flags.has("--enable-recompute-layers-per-pp-rank")
-            most = count if per_stage else count * vpp
-            full = tuple(min(most, total) for total in totals)
-        else:
-            raise SpecError(f"{flags.source}: full recompute needs --recompute-method uniform or block.")
+        full = _full_recompute(flags, totals, vpp, unread)
     elif flags.has("--recompute-granularity"):
         unread.append("--recompute-granularity selective: recomputes core attention, which flash attention does anyway")
         flags.read |= {"--recompute-modules"}
-    selective = (0,) * len(totals)
+    selective = (0,) * pp
     if flags.has("--recompute-activation-function"):
-        most = flags.integer("--recompute-activation-function-num-layers", max(totals), 0)
-        selective = tuple(min(most, total - f) for total, f in zip(totals, full, strict=True))
+        most = flags.per_stage("--recompute-activation-function-num-layers", pp, max(totals))
+        selective = tuple(min(m, total - f) for m, total, f in zip(most, totals, full, strict=True))
     return full, selective
+
+
+def _full_recompute(flags: Flags, totals: tuple[int, ...], vpp: int, unread: list[str]) -> tuple[int, ...]:
+    method = flags.text("--recompute-method", "")
+    if method == "uniform":
+        count = flags.integer("--recompute-num-layers", 1)
+        if count > 1:
+            unread.append(f"--recompute-num-layers {count}: uniform groups are read as single layers")
+        return totals
+    if method != "block":
+        raise SpecError(f"{flags.source}: full recompute needs --recompute-method uniform or block.")
+    chunks = 1 if flags.has("--enable-recompute-layers-per-pp-rank") else vpp
+    counts = flags.per_stage("--recompute-num-layers", len(totals), 1)
+    return tuple(min(count * chunks, total) for count, total in zip(counts, totals, strict=True))
 
 
 def _model(flags: Flags, layers: int, source: str) -> Model:

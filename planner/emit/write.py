@@ -74,6 +74,7 @@ def render(plan: Plan, target: str, settings: Settings) -> list[File]:
         main += launch.files(plan, settings, program=("train.py", "pretrain.yaml"), dryrun=False)
     elif target == "mindspeed":
         main = [mindspeed.render(plan, settings)]
+        plan, _ = mindspeed.as_held(plan)
     else:
         main = [native.render(plan, settings), *launch.files(plan, settings, program=("pretrain.py",))]
     return [*main, File(name="plan.json", text=plans.dumps(plan))]

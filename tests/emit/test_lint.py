@@ -257,7 +257,7 @@ SPEED = test_mindspeed.MATRIX["qwen3"]
         ("flag-conflict", "--use-distributed-optimizer", "--use-ascend-mc2 --use-ascend-coc"),
         ("flag-conflict", "--recompute-granularity full", "--recompute-granularity selective"),
         ("flag-conflict", "--overlap-grad-reduce", "--overlap-grad-reduce --schedules-method dualpipev"),
-        ("layout", "--global-batch-size 8", "--global-batch-size 0"),
+        ("flag-value", "--global-batch-size 8", "--global-batch-size 0"),
         ("layout", "--padded-vocab-size 151936", ""),
     ],
 )

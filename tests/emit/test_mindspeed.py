@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from planner import plan as plans
+from planner.api import estimate_of, plan_of, suggest
+from planner.emit.lint import check
 from planner.emit.megatron_flags import FLAGS
-from planner.emit.mindspeed import render
+from planner.emit.mindspeed import as_held, render
 from planner.emit.mindspeed_model import padded_layers
 from planner.emit.read import read
 from planner.emit.read_mindspeed import Flags, read_mindspeed
@@ -159,11 +165,112 @@ def test_command_that_torchrun_gets(tmp_path):
     assert not Path("pwned").exists()
 
 
-def test_unequal_recompute_is_said():
-    chosen = made("Llama-3.1-70B", dp=2, tp=8, pp=4, micro_batches=16, full=(10, 8, 6, 4))
-    (note,) = render(chosen).notes
-    assert "10 whole everywhere, where the plan has 10, 8, 6, 4" in note
-    assert read_mindspeed(render(chosen).text).strategy == replace(chosen.strategy, recompute_full=(10,) * 4)
+UNEQUAL = made("Llama-3.1-70B", dp=2, tp=8, pp=4, micro_batches=16, full=(10, 8, 6, 0), selective=(1, 0, 2, 3))
+
+
+def test_every_node_gets_the_number_of_its_stage():
+    """8 nodes, 4 stages: two nodes hold one stage each, so nothing of the plan is lost."""
+    text = render(UNEQUAL).text
+    assert render(UNEQUAL).notes == []
+    assert "full_of_node=(10 10 8 8 6 6 0 0)" in text
+    assert "activation_of_node=(1 1 0 0 2 2 3 3)" in text
+    assert read_mindspeed(text).strategy == UNEQUAL.strategy
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        ("0", ["full", "block", "10", "1"]),
+        ("3", ["full", "block", "8", None]),
+        ("07", [None, None, None, "3"]),
+    ],
+)
+def test_arguments_of_a_node(tmp_path, node, expected):
+    emit(UNEQUAL, tmp_path / "out", target="mindspeed")
+    words = started(tmp_path, NODE_RANK=node, MASTER_ADDR="n0").stdout.splitlines()
+    names = ("granularity", "method", "num-layers", "activation-function-num-layers")
+    found = [words[words.index(f"--recompute-{n}") + 1] if f"--recompute-{n}" in words else None for n in names]
+    assert found == expected
+    assert words[words.index("--node_rank") + 1] == str(int(node))
+
+
+@pytest.mark.parametrize("node", ["8", "-1", "", "x[$(touch pwned)]", "1 2"])
+def test_node_ranks_that_are_none(tmp_path, node):
+    emit(UNEQUAL, tmp_path / "out", target="mindspeed")
+    done = started(tmp_path, NODE_RANK=node, MASTER_ADDR="n0")
+    assert done.returncode == 2
+    assert "set NODE_RANK (0 to 7)" in done.stderr
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def started(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """An emitted script run with a torchrun that prints its arguments."""
+    tool = folder / "torchrun"
+    tool.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    tool.chmod(0o755)
+    return subprocess.run(
+        ["bash", str(folder / "out" / "pretrain.sh")], cwd=folder, env={"PATH": f"{folder}:/usr/bin:/bin", **variables},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_stages_that_share_a_node_get_the_most_of_them_and_the_prediction_says_so(tmp_path):
+    """2 nodes, 4 stages: 10 and 8 become 10, 6 and 4 become 6; the plan beside the script is what is written."""
+    chosen = made("Llama-3.1-8B", dp=1, tp=4, pp=4, micro_batches=16, full=(8, 6, 4, 2))
+    result = emit(chosen, tmp_path / "out", target="mindspeed")
+    (note,) = result.notes
+    assert "8, 8, 4, 4 whole (plan: 8, 6, 4, 2)" in note
+    found = re.search(r"as written: ([0-9., ]+) GiB \(plan: ([0-9., ]+)\); a step .* \+([0-9.]+) %", note)
+    new, old = ([float(part) for part in found[i].split(", ")] for i in (1, 2))
+    assert [b > a for a, b in zip(new, old, strict=True)] == [False, True, False, True]
+    assert 0 <= float(found[3]) < 10
+    written = plans.load(tmp_path / "out" / "plan.json")
+    assert written.strategy == replace(chosen.strategy, recompute_full=(8, 8, 4, 4))
+    assert read(tmp_path / "out" / "pretrain.sh").strategy == written.strategy
+    assert check(tmp_path / "out") == ()
+
+
+def test_the_plan_beside_the_script_carries_the_estimate_of_what_is_written(tmp_path):
+    result = suggest("llama-3.1-8b", 8, framework="mindspeed", pins={"tp": [2], "pp": [4]}, top=1)
+    chosen = plan_of(result.request, result.estimates.row(0))
+    uneven = replace(chosen.strategy, recompute_full=(3, 2, 1, 0), recompute_selective=(0,) * 4)
+    chosen = plan_of(result.request, estimate_of(result.request, uneven))
+    emit(chosen, tmp_path / "out", target="mindspeed")
+    written = plans.load(tmp_path / "out" / "plan.json")
+    assert written.strategy.recompute_full == (3, 3, 3, 3)
+    assert written.estimate == plan_of(result.request, estimate_of(result.request, written.strategy)).estimate
+    assert written.estimate["step_s"] > chosen.estimate["step_s"]
+
+
+def test_unknown_hardware_leaves_no_estimate_behind():
+    chosen = replace(
+        made("Llama-3.1-8B", tp=2, pp=4, full=(3, 2, 1, 0)), hardware="card of my own", estimate={"step_s": 2}
+    )
+    written, (note,) = as_held(chosen)
+    assert written.estimate == {}
+    assert "3, 3, 3, 3 whole (plan: 3, 2, 1, 0)" in note
+
+
+@given(st.data())
+def test_no_stage_recomputes_less_than_planned(data):
+    pp = data.draw(st.sampled_from([1, 2, 4, 8]))
+    dp, tp = data.draw(st.sampled_from([1, 2, 3, 6])), data.draw(st.sampled_from([1, 2, 4, 8]))
+    nodes = data.draw(st.sampled_from([1, 2, 3, 4, 6, 8]))
+    layers = [data.draw(st.integers(1, 6)) for _ in range(pp)]
+    full = tuple(data.draw(st.integers(0, n)) for n in layers)
+    selective = tuple(data.draw(st.integers(0, n - f)) for n, f in zip(layers, full, strict=True))
+    model = small("llama", layer_kinds=("dense",) * sum(layers))
+    devices = dp * tp * pp
+    per_node = devices // nodes if devices % nodes == 0 else devices
+    chosen = plan(model, dp=dp, tp=tp, pp=pp, layers=(tuple(layers),), full=full, selective=selective, workload=BF16)
+    chosen = replace(chosen, devices_per_node=per_node, hardware="none")
+    written = read_mindspeed(render(chosen).text).strategy
+    assert written == as_held(chosen)[0].strategy
+    assert all(new >= old for new, old in zip(written.recompute_full, full, strict=True))
+    both = zip(written.recompute_full, written.recompute_selective, full, selective, strict=True)
+    assert all(f + s >= old_f + old_s for f, s, old_f, old_s in both)
+    if (devices // pp) % per_node == 0:
+        assert written == chosen.strategy
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,12 @@ export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"
 export PYTORCH_NPU_ALLOC_CONF="${PYTORCH_NPU_ALLOC_CONF:-expandable_segments:True}"
 
 master_addr="${MASTER_ADDR:-}"
-if [[ -z "$master_addr" || -z "${NODE_RANK:-}" ]]; then
+node_rank="${NODE_RANK:-}"
+if [[ -z "$master_addr" || ! "$node_rank" =~ ^[0-9]+$ ]] || (( 10#$node_rank >= 128 )); then
   echo "pretrain.sh: set NODE_RANK (0 to 127) and MASTER_ADDR (address of node 0)" >&2; exit 2
 fi
-nodes=(--nproc_per_node 8 --nnodes 128 --node_rank "$NODE_RANK"
+node_rank=$(( 10#$node_rank ))
+nodes=(--nproc_per_node 8 --nnodes 128 --node_rank "$node_rank"
   --master_addr "$master_addr" --master_port "${MASTER_PORT:-8118}")
 
 default=/path/to/dataset  # <-- PLACEHOLDER
