@@ -72,6 +72,8 @@ def improve(path: str | Path, strategy: Strategy, devices: int | None = None) ->
     """
     path = Path(path)
     text = read_text(path)
+    if path.suffix in (".json", ".py"):
+        raise EmitError(f"{path} is made by the planner itself; make a new one with planner suggest --emit.")
     before = read_text_as(path, text, devices)
     if sum(strategy.layers_per_stage) != before.model.layers:
         raise EmitError(

@@ -8,13 +8,14 @@ from typing import Final
 from planner import plan as plans
 from planner.emit import lint_graph, lint_pynative, lint_scripts
 from planner.emit.findings import Finding
-from planner.emit.read import dialect, read, workers_beside
+from planner.emit.read import dialect, read, read_text_as, workers_beside
 from planner.emit.safeyaml import loads, read_text
 from planner.errors import PlannerError, SpecError
 from planner.plan import Plan
 
 __all__ = ["Finding", "check"]
 
+_NATIVE_START: Final = "#!/usr/bin/env python"
 _SUFFIXES: Final = (".yaml", ".yml", ".sh", ".py", ".json")
 
 
@@ -50,7 +51,7 @@ def _check_folder(folder: Path, devices: int | None) -> tuple[Finding, ...]:
         if file.suffix == ".json":
             continue
         found += _check_file(file, devices or (plan.devices if plan else None))
-        if plan and file.name in ("pretrain.yaml", "pretrain.sh"):
+        if plan and file.name in ("pretrain.yaml", "pretrain.sh", "pretrain.py"):
             found += _against_plan(file, plan)
     return tuple(found)
 
@@ -61,7 +62,7 @@ def _check_file(path: Path, devices: int | None) -> list[Finding]:
         return []
     text = read_text(path)
     if lint_scripts.is_python(path.name):
-        return lint_scripts.check_python(text, str(path))
+        return lint_scripts.check_python(text, str(path)) + _native(path, text, devices)
     if path.suffix == ".sh" or text.startswith("#!"):
         return lint_scripts.check_shell(text, str(path), devices)
     document = loads(text, source=str(path))
@@ -72,6 +73,28 @@ def _check_file(path: Path, devices: int | None) -> list[Finding]:
     if kind == "graph":
         return lint_graph.check(document, known)
     raise SpecError(f"{path} is no MindFormers configuration: no known section in it.")
+
+
+def _native(path: Path, text: str, devices: int | None) -> list[Finding]:
+    """Faults of the dictionary of an emitted MindSpore script."""
+    if not text.startswith(_NATIVE_START) or "\nPLAN = {" not in text:
+        return []
+    try:
+        strategy = read_text_as(path, text).strategy
+    except PlannerError as error:
+        why = str(error).removeprefix(f"{path}: ")
+        return [Finding(file=str(path), line=1, rule="layout", why=why, fix="See the message.")]
+    known = devices or workers_beside(path)
+    found = []
+    if known is not None and known != strategy.devices:
+        why = f"the script is for {strategy.devices} devices, but {known} are started."
+        found.append(("device-product", why, f"Make the product of dp, tp and pp {known}."))
+    if strategy.pp > 1 and strategy.micro_batches < strategy.pp:
+        why = f"{strategy.micro_batches} micro-batches do not fill {strategy.pp} stages; MindSpore refuses that."
+        found.append(("micro-batches-below-stages", why, f"Use at least {strategy.pp}."))
+    if any(count < 1 for row in strategy.layers for count in row):
+        found.append(("empty-stage", "a stage or chunk holds no layer.", "Move a layer there."))
+    return [Finding(file=str(path), line=1, rule=rule, why=why, fix=fix) for rule, why, fix in found]
 
 
 def _against_plan(path: Path, plan: Plan) -> list[Finding]:

@@ -82,6 +82,9 @@ def _interleave(v: View) -> Iterator[Finding]:
 
 def _zero_bubble(v: View) -> Iterator[Finding]:
     path = ("parallel", "pipeline_config", "pipeline_scheduler")
+    if v.legacy:
+        why = "legacy networks do not lay their chunks out in a V, which zero_bubble_v needs."
+        yield v.finding(path, "zero-bubble-v", why, "Write 1f1b.")
     if v.vpp_written != 2 or v.pp < 2:
         yield v.finding(
             path, "zero-bubble-v", "zero_bubble_v needs pp_interleave_num 2 and two stages at least.", "Set both."

@@ -1,4 +1,4 @@
-"""Read what a team already has: plan.json, MindFormers YAML, MindSpeed-LLM scripts."""
+"""Read what a team already has: plan.json, MindFormers YAML, MindSpeed-LLM scripts, emitted MindSpore scripts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from planner import plan as plans
 from planner.emit.read_graph import ReadResult, read_graph
 from planner.emit.read_mindspeed import is_script, read_mindspeed
+from planner.emit.read_native import read_native
 from planner.emit.read_pynative import read_pynative
 from planner.emit.safeyaml import Document, loads, read_text
 from planner.errors import SpecError
@@ -22,7 +23,7 @@ def read(path: str | Path, devices: int | None = None) -> ReadResult:
     ----------
     path : str or Path
         A plan.json, a MindFormers YAML (graph mode of either dialect, PyNative), a MindSpeed-LLM or Megatron launch
-        script, or a directory that holds a plan.json.
+        script, a MindSpore script of the planner's own, or a directory that holds a plan.json.
     devices : int, optional
         Number of devices, for a launch script or a PyNative file that does not say it.
 
@@ -47,6 +48,8 @@ def read_text_as(path: Path, text: str, devices: int | None = None) -> ReadResul
     ------
     SpecError
     """
+    if path.suffix == ".py":
+        return read_native(text, source=str(path))
     if path.suffix == ".sh" or text.startswith("#!"):
         return _read_script(path, text, devices)
     document = loads(text, source=str(path))

@@ -54,7 +54,10 @@ def emit(
     settings = settings or Settings()
     for name in ("data_path", "tokenizer_path", "output_dir"):
         check_path(getattr(settings, name), name.replace("_", " "))
-    rendered = render(plan, target, settings)
+    try:
+        rendered = render(plan, target, settings)
+    except EmitError as error:
+        raise EmitError(f"{error}{_elsewhere(plan, target, settings, str(error))}") from None
     paths = write_files(rendered, Path(directory), force=force)
     return EmitResult(
         files=paths,
@@ -78,6 +81,20 @@ def render(plan: Plan, target: str, settings: Settings) -> list[File]:
     else:
         main = [native.render(plan, settings), *launch.files(plan, settings, program=("pretrain.py",))]
     return [*main, File(name="plan.json", text=plans.dumps(plan))]
+
+
+def _elsewhere(plan: Plan, target: str, settings: Settings, said: str) -> str:
+    """Targets that hold what `target` does not, as a sentence; empty where there is none or one was named."""
+    if "--target" in said or target not in families.TARGETS:
+        return ""
+    able = []
+    for other in families.targets_for(plan.model):
+        try:
+            render(plan, other, settings)
+        except EmitError:
+            continue
+        able.append(f"--target {other}")
+    return f" It can be written with {' or '.join(able)}." if able else ""
 
 
 def _framework_note(plan: Plan, target: str) -> tuple[str, ...]:

@@ -1,0 +1,169 @@
+"""Laws that hold for every target: what is written is read back, and what cannot be held is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.emit.lint import check
+from planner.emit.read import read_text_as
+from planner.emit.record import Settings
+from planner.emit.write import emit, render
+from planner.errors import EmitError
+from planner.model.records import Workload
+from planner.plan import Plan
+from tests.emit.samples import plan, small
+
+MASTER = {"params_dtype": "bfloat16", "master_weights": True, "framework": "mindspeed"}
+WORK = {
+    "mindformers": Workload(seq=4096, global_batch=1),
+    "mindformers-pynative": Workload(
+        seq=4096, global_batch=1, params_dtype="bfloat16", framework="mindformers-pynative"
+    ),
+    "mindspore": Workload(seq=4096, global_batch=1),
+    "mindspeed": Workload(seq=4096, global_batch=1, **MASTER),
+}
+#: Target (and dialect) -> family of a small model.
+FAMILY = {
+    "mindformers": "qwen3", "mindformers legacy": "llama", "mindformers-pynative": "qwen3", "mindspore": "llama",
+    "mindspeed": "llama",
+}  # fmt: skip
+MAIN = {"mindformers": "pretrain.yaml", "mindformers-pynative": "pretrain.yaml", "mindspore": "pretrain.py",
+        "mindspeed": "pretrain.sh"}  # fmt: skip
+
+
+def held(target: str, chosen: Plan) -> Plan:
+    """The plan as its files say it: the emitted main file, read back."""
+    file, *_ = render(chosen, target, Settings())
+    result = read_text_as(_path(target), file.text, chosen.devices)
+    assert result.unread == ()
+    return replace(chosen, strategy=result.strategy)
+
+
+def _path(target: str) -> Path:
+    return Path("/nowhere") / MAIN[target]
+
+
+@st.composite
+def plans_for(draw, kind: str) -> Plan:
+    """Plans that a target holds whole."""
+    target = kind.split()[0]
+    pp = draw(st.sampled_from([1, 2, 4]))
+    vpp = draw(st.sampled_from([1, 2])) if pp > 1 else 1
+    equal = draw(st.integers(1, 4))
+    layers = tuple(tuple(equal if vpp > 1 else draw(st.integers(1, 5)) for _ in range(pp)) for _ in range(vpp))
+    totals = [sum(row[stage] for row in layers) for stage in range(pp)]
+    full = tuple(draw(st.integers(0, total)) for total in totals)
+    selective = tuple(draw(st.integers(0, total - f)) for total, f in zip(totals, full, strict=True))
+    dp, tp = draw(st.sampled_from([1, 2, 3])), draw(st.sampled_from([1, 2, 8]))
+    zero = draw(st.sampled_from([0, 1]))
+    micro_batches = pp * draw(st.integers(1, 6))
+    values: dict[str, object] = {"optimizer_shard": dp if zero else 1, "zero_level": zero}
+    if target == "mindformers-pynative":
+        sharded = dp > 1 and draw(st.booleans())
+        values = {"zero_level": 3 if sharded else 0, "optimizer_shard": dp if sharded else 1}
+        selective = (0,) * pp if any(full) else selective
+    if target == "mindspeed":
+        full, selective = (min(full),) * pp, (0,) * pp
+    if target in ("mindformers", "mindspeed"):
+        values["swap_optimizer"] = zero > 0 and draw(st.booleans())
+    chosen = plan(
+        small(FAMILY[kind], layer_kinds=("dense",) * sum(totals)), dp=dp, tp=tp, pp=pp, vpp=vpp, layers=layers,
+        full=full, selective=selective, micro_batches=micro_batches, workload=WORK[target], **values,
+    )  # fmt: skip
+    return replace(chosen, devices_per_node=chosen.devices if chosen.devices % 8 else 8)
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+@given(data=st.data())
+def test_a_plan_survives_its_files(kind, data):
+    chosen = data.draw(plans_for(kind))
+    assert held(kind.split()[0], chosen).strategy == chosen.strategy
+
+
+QWEN, LLAMA, MOE = small("qwen3"), small("llama"), small("qwen3_moe")
+#: Target, model, what it cannot hold, and what is said.
+BEYOND = [
+    ("mindformers", QWEN, {"cp": 2, "cp_algorithm": "ulysses", "ulysses_degree": 2, "tp": 2}, "head exchange|ulysses"),
+    ("mindformers", LLAMA, {"pp": 2, "vpp": 2, "schedule": "zero_bubble_v"}, "zero_bubble_v"),
+    ("mindformers-pynative", QWEN, {"dp": 4, "zero_level": 1}, "level"),
+    ("mindformers-pynative", QWEN, {"swap_optimizer": True, "zero_level": 0}, "host"),
+    ("mindformers-pynative", QWEN, {"pp": 2, "vpp": 2, "schedule": "zero_bubble_v"}, "zero_bubble_v"),
+    ("mindformers-pynative", QWEN, {"dp": 4, "zero_level": 0, "tp": 2, "sequence_parallel": False}, "sequence"),
+    ("mindspore", LLAMA, {"cp": 2}, "context parallelism"),
+    ("mindspore", LLAMA, {"swap_optimizer": True}, "optimizer states on the host"),
+    ("mindspore", LLAMA, {"pp": 2, "vpp": 2, "schedule": "seqpipe"}, "schedule seqpipe"),
+    ("mindspeed", LLAMA, {"dp": 4, "zero_level": 2}, "level 1 at most"),
+    ("mindspeed", LLAMA, {"dp": 4, "optimizer_shard": 2}, "over all 4"),
+    ("mindspeed", LLAMA, {"pp": 2, "schedule": "gpipe"}, "no schedule 'gpipe'"),
+]
+
+
+@pytest.mark.parametrize(("target", "model", "degrees", "said"), BEYOND)
+def test_what_a_target_cannot_hold_is_refused_in_its_words(tmp_path, target, model, degrees, said):
+    chosen = plan(model, workload=WORK[target], **degrees)
+    with pytest.raises(EmitError, match=said) as caught:
+        emit(chosen, tmp_path / "out", target=target)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_target_that_can_is_named(tmp_path):
+    ring = plan(LLAMA, cp=2, dp=2, workload=WORK["mindspore"])
+    with pytest.raises(
+        EmitError, match="context parallelism; .* written with --target mindformers or --target mindspeed"
+    ):
+        emit(ring, tmp_path / "out", target="mindspore")
+    with pytest.raises(
+        EmitError, match=r"schedule 'seqpipe'; legal: 1f1b, interleaved\. .* with --target mindformers\.$"
+    ):
+        emit(plan(LLAMA, pp=2, vpp=2, schedule="seqpipe"), tmp_path / "out", target="mindspeed")
+    with pytest.raises(EmitError) as caught:
+        emit(plan(LLAMA, dp=12), tmp_path / "out")
+    assert "--target" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "model", "other"),
+    [
+        ("mindformers", replace(LLAMA, family="glm4_moe"), "mindspeed"),
+        ("mindformers-pynative", LLAMA, "mindformers"),
+        ("mindspore", MOE, "mindformers"),
+        ("mindspeed", replace(LLAMA, family="telechat3"), "mindformers"),
+    ],
+)
+def test_a_family_without_a_class_is_refused_with_a_target_that_has_one(tmp_path, target, model, other):
+    with pytest.raises(EmitError, match=f"no training class for family .* Use --target {other}"):
+        emit(plan(model, workload=WORK[target]), tmp_path / "out", target=target)
+
+
+def test_what_is_held_only_nearly_is_said(tmp_path):
+    chosen = plan(LLAMA, tp=2, pp=4, full=(2, 1, 0, 0), workload=WORK["mindspeed"])
+    result = emit(chosen, tmp_path / "out", target="mindspeed")
+    assert any("2, 2, 2, 2 whole (plan: 2, 1, 0, 0)" in note for note in result.notes)
+    assert held("mindspeed", chosen).strategy.recompute_full == (2, 2, 2, 2)
+
+
+SITES = [Settings(), Settings(data_path="/data/set a", tokenizer_path="/t'k", hosts=("node-1", "10.0.0.2", "n3", "n4"))]
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+@pytest.mark.parametrize("site", SITES, ids=["bare", "hosts"])
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        {"dp": 4, "tp": 2, "pp": 4},
+        {"dp": 16, "tp": 2},
+        {"dp": 2, "tp": 8, "pp": 2, "full": (3, 1)},
+        {"dp": 4, "tp": 4, "pp": 2, "vpp": 2, "full": 2},
+    ],
+)
+def test_nothing_is_found_in_emitted_sets(tmp_path, kind, site, degrees):
+    target = kind.split()[0]
+    values = {"zero_level": 3, **degrees} if target == "mindformers-pynative" else degrees
+    emit(plan(small(FAMILY[kind]), workload=WORK[target], **values), tmp_path / "out", target=target, settings=site)
+    assert check(tmp_path / "out") == ()
