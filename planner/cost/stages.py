@@ -12,17 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost import compute
-from planner.cost.communication import (
-    Groups,
-    Held,
-    Traffic,
-    cp_traffic,
-    ep_traffic,
-    pp_transfer_s,
-    tp_traffic,
-)
+from planner.cost.communication import Traffic, cp_traffic, ep_traffic, pp_transfer_s, tp_traffic
 from planner.cost.compute import LayerWork
 from planner.cost.memory_stages import StageLayers, head_CS, stage_layers
+from planner.cost.messages import Groups, Held
 from planner.cost.setting import Setting
 from planner.cost.strategies import FloatArray, Strategies
 from planner.model.operators import (
@@ -114,8 +107,7 @@ def stages(setting: Setting, groups: Groups) -> Stages:
     """Time of one micro-batch on every stage."""
     kinds = setting.model.kinds
     layers = {kind: layer(setting, groups, kind) for kind in kinds}
-    staged = stage_layers(setting.model, setting.table)
-    counts = {kind: _counts(staged, kind, setting.table) for kind in kinds}
+    counts = layer_counts(setting)
     tail = _tail(setting, layers)
     passing_s = pp_transfer_s(setting, groups) * setting.constants["pp_exposed"]
     head = head_CS(setting.table)
@@ -143,7 +135,6 @@ def stages(setting: Setting, groups: Groups) -> Stages:
 def layer(setting: Setting, groups: Groups, kind: LayerKind) -> Layer:
     """One layer of a kind."""
     work = compute.layer_work(setting, kind)
-    exchange = ep_traffic(setting, groups, kind)
     launch = work.kernels * setting.constants["launch_s"] + setting.zero
     device = work.matmul_s + work.attention_s + work.vector_s + launch
     device_backward = 2.0 * (work.matmul_s + work.vector_s + launch) + work.attention_backward_s
@@ -153,12 +144,18 @@ def layer(setting: Setting, groups: Groups, kind: LayerKind) -> Layer:
         traffic={
             "tp": tp_traffic(setting, groups, kind, work.matmul_s),
             "cp": cp_traffic(setting, groups, work.attention_s, work.attention_backward_s),
-            "ep": (exchange, exchange),
+            "ep": ep_traffic(setting, groups, kind),
         },
         launch_forward_s=launch + compute.host_gap_s(setting, work.kernels, device),
         launch_backward_s=2.0 * launch + compute.host_gap_s(setting, 2.0 * work.kernels, device_backward),
         accumulate_s=compute.accumulate_s(setting, dense + expert),
     )
+
+
+def layer_counts(setting: Setting) -> dict[LayerKind, Counts]:
+    """Layers of each kind in each stage."""
+    staged = stage_layers(setting.model, setting.table)
+    return {kind: _counts(staged, kind, setting.table) for kind in setting.model.kinds}
 
 
 def _counts(staged: StageLayers, kind: LayerKind, table: Strategies) -> Counts:
@@ -193,6 +190,12 @@ def _on_one_rank(setting: Setting, shards: Shards) -> tuple[FloatArray, FloatArr
 
 def held_parameters(setting: Setting, counts: Mapping[LayerKind, Counts]) -> Held:
     """Parameters of one rank on the stage that holds most outside experts, and on the one that holds most in them."""
+    held = held_CS(setting, counts)
+    return Held(dense=held.dense.max(axis=1), expert=held.expert.max(axis=1))
+
+
+def held_CS(setting: Setting, counts: Mapping[LayerKind, Counts]) -> Held:
+    """Parameters of one rank of each stage, shape (C, S)."""
     model, table = setting.model, setting.table
     end = head_parameters(model) + final_norm_parameters(model) + mtp_parameters(model)
     first = np.arange(table.stages)[None, :] == 0
@@ -206,4 +209,4 @@ def held_parameters(setting: Setting, counts: Mapping[LayerKind, Counts]) -> Hel
         outside, inside = _on_one_rank(setting, layer_parameters(model, kind))
         dense = dense + count.all * outside[:, None]
         expert = expert + count.all * inside[:, None]
-    return Held(dense=dense.max(axis=1), expert=expert.max(axis=1))
+    return Held(dense=dense, expert=expert)

@@ -41,9 +41,10 @@ from typing import Final
 import numpy as np
 
 from planner.cluster.records import Calibration, Cluster
-from planner.cost.communication import Groups, Held, Traffic, dp_traffic, place_groups
+from planner.cost.communication import Traffic, dp_traffic
 from planner.cost.compute import MATMUL_BACKWARD, VECTOR_BACKWARD, optimizer_bytes
 from planner.cost.memory_stages import head_CS
+from planner.cost.messages import Groups, Held, place_groups
 from planner.cost.pipeline import Pipeline, at_stage, pipeline_time
 from planner.cost.setting import Constants, Execution, Setting, default_execution, setting
 from planner.cost.stages import Stages, held_parameters, stages

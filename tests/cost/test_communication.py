@@ -9,8 +9,9 @@ import pytest
 
 from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Cluster
-from planner.cost import communication
-from planner.cost.communication import Held, Traffic, split
+from planner.cost import communication, messages
+from planner.cost.communication import Traffic, split
+from planner.cost.messages import Held
 from planner.cost.setting import Execution, setting
 from planner.cost.strategies import Strategies, Strategy
 from planner.model.records import Attention, LayerKind, Model, Moe, Workload
@@ -21,6 +22,8 @@ MODEL = Model(
 )  # fmt: skip
 MOE = replace(MODEL, layer_kinds=("moe",) * 32, moe=Moe(experts=16, topk=2, expert_ffn=1024))
 WORK = Workload(seq=4096, global_batch=8)
+#: A framework whose ring passes keys and values on.
+PASSING = replace(WORK, framework="mindspeed")
 
 #: Links of 910B2 (28 GB/s a link, 25 GB/s a port) that reach their peak without any start-up.
 LINKS = (
@@ -66,7 +69,7 @@ class Placed:
         cluster = Cluster(hardware=hardware("910B2"), devices=row.devices)
         base = setting(model, workload, cluster, EVERYTHING, Strategies.of([row]), run or Execution())
         self.setting = replace(base, constants=CONSTANTS)
-        self.groups = communication.place_groups(self.setting)
+        self.groups = messages.place_groups(self.setting)
 
     def tp(self, kind: LayerKind = "dense", matmul_s: float = 1.0) -> tuple[Traffic, Traffic]:
         return communication.tp_traffic(self.setting, self.groups, kind, np.array([matmul_s]))
@@ -76,7 +79,9 @@ class Placed:
         return communication.cp_traffic(self.setting, self.groups, forward, backward)
 
     def ep(self, kind: LayerKind = "moe") -> Traffic:
-        return communication.ep_traffic(self.setting, self.groups, kind)
+        forward, backward = communication.ep_traffic(self.setting, self.groups, kind)
+        assert total(forward) == total(backward)
+        return forward
 
     def pp(self) -> float:
         return float(communication.pp_transfer_s(self.setting, self.groups)[0])
@@ -132,7 +137,24 @@ def test_experts_without_tensor_parallelism_leave_only_the_attention_block() -> 
     dense, moe = total(Placed(row).tp()[0]), total(Placed(row, model=MOE).tp("moe")[0])
     assert moe == pytest.approx(dense / 2)
     shared = replace(MOE, moe=Moe(experts=16, topk=2, expert_ffn=1024, shared_ffn=1024))
-    assert total(Placed(row, model=shared).tp("moe")[0]) == pytest.approx(dense)
+    assert total(Placed(row, model=shared).tp("moe")[0]) == pytest.approx(dense / 2)  # whole on every tp rank
+    megatron = replace(WORK, framework="megatron")
+    assert total(Placed(row, megatron, shared).tp("moe")[0]) == pytest.approx(dense)
+
+
+def test_latent_attention_gathers_its_latents() -> None:
+    attention = Attention(
+        kind="mla", heads=32, kv_heads=32, head_dim=192, v_head_dim=128, q_lora_rank=1536, kv_lora_rank=512,
+        qk_nope_dim=128, qk_rope_dim=64,
+    )  # fmt: skip
+    forward, backward = Placed(strategy(tp=8), model=replace(MODEL, attention=attention)).tp()
+    one = 2 * 4096 * 4096 / 8 / LINK
+    latents = (1536 + 512 + 64) / 4096
+    assert total(forward) == pytest.approx((3 + latents) * one)  # output of attention, both ends of the MLP
+    assert total(backward) == pytest.approx((4 + 2 * latents) * one)
+    whole = Placed(strategy(tp=8, sequence_parallel=False), model=replace(MODEL, attention=attention)).tp()
+    assert total(whole[0]) == pytest.approx(2 * 2 * one)
+    assert total(whole[1]) == pytest.approx(2 * (1 + latents) * one)
 
 
 def test_groups_of_one_cost_nothing() -> None:
@@ -144,12 +166,12 @@ def test_groups_of_one_cost_nothing() -> None:
 
 def test_ring_hides_behind_attention_and_ulysses_does_not() -> None:
     ring = strategy(cp=4)
-    forward, backward = Placed(ring).cp()
+    forward, backward = Placed(ring, PASSING).cp()
     hop = 2 * 1024 * 8 * 256 / LINK + 0.5e-6  # keys and values of 1024 tokens, 8 heads of 128 + 128, and the latency
     assert total(forward) == pytest.approx(3 * hop)
     assert total(backward) == pytest.approx(6 * hop)
     assert float(forward.exposed_s[0]) == 0.0
-    bare = Placed(ring, run=Execution(cp_overlap=False)).cp()[0]
+    bare = Placed(ring, PASSING, run=Execution(cp_overlap=False)).cp()[0]
     assert float(bare.exposed_s[0]) == pytest.approx(3 * hop)
     switched = Placed(strategy(cp=4, cp_algorithm="ulysses", ulysses_degree=4)).cp()[0]
     moved = 2 * 1024 * (32 + 8) * 256  # queries and output, keys and values
@@ -158,9 +180,17 @@ def test_ring_hides_behind_attention_and_ulysses_does_not() -> None:
 
 def test_a_long_ring_step_that_attention_cannot_cover_shows() -> None:
     hop = 2 * 1024 * 8 * 256 / LINK + 0.5e-6
-    short = Placed(strategy(cp=4)).cp(attention_s=hop)[0]
+    short = Placed(strategy(cp=4), PASSING).cp(attention_s=hop)[0]
     # three of four blocks of attention run while something is on the wire
     assert float(short.exposed_s[0]) == pytest.approx(3 * hop - 0.75 * hop)
+
+
+def test_graph_mode_gathers_keys_and_values_before_attention() -> None:
+    forward, backward = Placed(strategy(cp=4)).cp()
+    gathered = 2 * 4096 * 8 * 256  # keys and values of the whole sequence; a quarter over each of three links
+    assert float(forward.exposed_s[0]) == pytest.approx(gathered / 4 / LINK)
+    assert float(backward.exposed_s[0]) == pytest.approx(gathered / 4 / LINK)
+    assert float(forward.hidden_s[0]) == float(backward.hidden_s[0]) == 0.0
 
 
 def test_expert_exchange_by_hand_inside_and_across_nodes() -> None:
