@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +17,12 @@ from planner.cli.options import OutputOptions, own, spread
 from planner.cli.output import print_document, print_lines
 from planner.errors import SpecError
 
+if TYPE_CHECKING:
+    from planner.cost.strategies import Strategy
+    from planner.search.suggest import Request
+    from planner.validate.dryrun import DryRunReport, DryRunSettings
+    from planner.validate.volume_comparison import VolumeRow
+
 RUN_PANEL = "Run"
 
 EPILOG = """Examples:
@@ -20,6 +30,8 @@ EPILOG = """Examples:
 planner dryrun out
 
 planner dryrun out/plan.json --stages 0,7 --jobs 2
+
+planner dryrun out --stages 0 --volumes
 
 planner dryrun pretrain.yaml --python /path/to/venv/bin/python --json
 
@@ -38,8 +50,9 @@ def dryrun(
     python: Annotated[str | None, own("--python", RUN_PANEL, "Interpreter that has MindSpore.", "FILE")] = None,
     keep: Annotated[str | None, own("--keep", RUN_PANEL, "Folder that keeps the logs.", "DIR")] = None,
     no_cache: Annotated[bool, own("--no-cache", RUN_PANEL, "Run again what has been run before.")] = False,
+    volumes: Annotated[bool, own("--volumes", RUN_PANEL, "Compare collectives, too (runs again).")] = False,
 ) -> None:
-    """Run stages of a plan through MindSpore DryRun and compare memory with the prediction."""
+    """Run stages of a plan through MindSpore DryRun and compare memory, and collectives, with the prediction."""
     from planner import api, inputs
     from planner.report.comparison import comparison_lines, dryrun_document
     from planner.validate.dryrun import DryRunSettings
@@ -50,17 +63,48 @@ def dryrun(
         timeout_s=parse.whole(timeout, "--timeout", most=10**6),
         exact=exact,
         jobs=parse.whole(jobs, "--jobs", most=64),
-        use_cache=not no_cache,
+        use_cache=not (no_cache or volumes),
         keep=None if keep is None else Path(keep),
+        graphs=volumes,
     )
     request, strategy, _ = inputs.read(plan)
     chosen = None if stages is None else stages_of(stages, strategy.pp)
-    report = run(api.configuration(plan), chosen, settings, lambda line: print(line, file=sys.stderr))
+    with kept(settings) as kept_settings:
+        report = run(api.configuration(plan), chosen, kept_settings, lambda line: print(line, file=sys.stderr))
+        rows = volumes_of(request, strategy, report, kept_settings.keep) if volumes else {}
     answer = api.estimate_of(request, strategy)
     if output.json:
-        print_document(dryrun_document(request, answer, report))
+        print_document(dryrun_document(request, answer, report, rows))
     else:
-        print_lines(comparison_lines(request, answer, report))
+        print_lines(comparison_lines(request, answer, report, rows))
+
+
+@contextmanager
+def kept(settings: DryRunSettings) -> Iterator[DryRunSettings]:
+    """Settings with a folder for compiled graphs, one for the time being where none was asked for."""
+    if settings.keep is not None or not settings.graphs:
+        yield settings
+        return
+    with TemporaryDirectory(prefix="planner-dryrun-") as folder:
+        yield replace(settings, keep=Path(folder))
+
+
+def volumes_of(
+    request: Request, strategy: Strategy, report: DryRunReport, folder: Path | None
+) -> dict[int, tuple[VolumeRow, ...]]:
+    """Planned and compiled collectives of each stage, with the micro-batches that were run."""
+    from planner.cost.volumes import setting_of
+    from planner.validate.volume_comparison import compare
+    from planner.validate.volumes import read_collectives
+
+    assert folder is not None
+    rows = {}
+    for stage in report.stages:
+        as_run = replace(strategy, micro_batches=stage.micro_batches)
+        given = setting_of(request.model, request.workload, request.cluster, request.calibration, as_run)
+        found = read_collectives(folder / f"stage-{stage.stage}")
+        rows[stage.stage] = compare(given, stage.stage, found, report.layout)
+    return rows
 
 
 def stages_of(text: str, stages: int) -> tuple[int, ...]:

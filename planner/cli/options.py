@@ -127,7 +127,10 @@ class OutputOptions:
 
 
 def spread(*, epilog: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Turn parameters annotated with an options record into one option per field."""
+    """Turn parameters annotated with an options record into one option per field.
+
+    A bracket in the epilog is a bracket, not markup.
+    """
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function, eval_str=True)  # get_type_hints of 3.10 hides Annotated behind Optional
@@ -143,7 +146,7 @@ def spread(*, epilog: str = "") -> Callable[[Callable[..., Any]], Callable[..., 
 
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {p.name: p.annotation for p in parameters}
-        call.epilog = epilog  # type: ignore[attr-defined]
+        call.epilog = epilog.replace("[", r"\[")  # type: ignore[attr-defined]
         return call
 
     return wrap

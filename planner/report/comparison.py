@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from planner.cost.estimate import Estimate
@@ -10,8 +10,9 @@ from planner.report.documents import gib as exact_gib
 from planner.report.documents import head, job, strategy_fields
 from planner.report.text import degrees, job_lines, layers_line, recompute_line, table, wrapped
 from planner.search.suggest import Request
-from planner.units import GIB
+from planner.units import GIB, MIB
 from planner.validate.dryrun import DryRunReport, StageResult, default_stages
+from planner.validate.volume_comparison import COUNTED, VolumeRow
 
 #: Words for a part of memory: the planner's terms, the DryRun's terms.
 PARTS: Final = (
@@ -26,8 +27,15 @@ PARTS: Final = (
 )
 
 
-def comparison_lines(request: Request, answer: Estimate, report: DryRunReport) -> list[str]:
-    """Predicted and DryRun peak of each stage, then the difference by term."""
+#: Compared collectives of each stage.
+Volumes = Mapping[int, tuple[VolumeRow, ...]]
+GROUP_WORDS: Final = {"other": "rest"}
+
+
+def comparison_lines(
+    request: Request, answer: Estimate, report: DryRunReport, volumes: Volumes | None = None
+) -> list[str]:
+    """Predicted and DryRun peak of each stage, the difference by term, and collectives where they were compared."""
     s = answer.strategy
     indent = " " * 10
     lines = [*job_lines(request), *wrapped(f"Strategy  {degrees(s)}", indent)]
@@ -39,6 +47,9 @@ def comparison_lines(request: Request, answer: Estimate, report: DryRunReport) -
     lines += ["", "The same by term, GiB (predicted, DryRun)"]
     heads = ["", *(f"stage {stage.stage}" for stage in report.stages)]
     lines += table(heads, [_part_row(answer, report, part) for part in PARTS], left=(0,))
+    for stage in report.stages:
+        if volumes:
+            lines += ["", *volume_lines(stage, volumes[stage.stage])]
     lines.append("")
     for note in (*report.notes, versions(report)):
         lines += wrapped(f"- {note}", "  ")
@@ -67,6 +78,34 @@ def listed(numbers: Sequence[int]) -> str:
     """
     words = [str(number) for number in numbers]
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def volume_lines(stage: StageResult, rows: tuple[VolumeRow, ...]) -> list[str]:
+    """Collectives of one stage: planner and compiler, and reasons of what differs."""
+    lines = [f"Collectives of stage {stage.stage}, one step of {stage.micro_batches} micro-batches, one rank"]
+    heads = ("group", "collective", "planner", "MiB", "compiler", "MiB", "difference", "unexplained")
+    lines += table(heads, [_volume_row(row) for row in rows], left=(0, 1))
+    for row in rows:
+        for item in row.known:
+            number = f"{item.count:+g}, " if item.count else ""
+            lines += wrapped(
+                f"- {row.group} {row.primitive}: {number}{item.size_bytes / MIB:+.2f} MiB: {item.why}", "  "
+            )
+    return lines
+
+
+def _volume_row(row: VolumeRow) -> list[str]:
+    counted = row.group in COUNTED
+    return [
+        GROUP_WORDS.get(row.group, row.group),
+        row.primitive,
+        f"{row.planned_count:g}" if counted else "",
+        f"{row.planned_bytes / MIB:.2f}",
+        f"{row.compiled_count}",
+        f"{row.compiled_bytes / MIB:.2f}",
+        f"{row.difference_bytes / MIB:+.2f}",
+        f"{row.unexplained_bytes / MIB:+.2f}",
+    ]
 
 
 def versions(report: DryRunReport) -> str:
@@ -99,18 +138,21 @@ def _part_row(answer: Estimate, report: DryRunReport, part: tuple[str, tuple[str
     return [name, *cells]
 
 
-def dryrun_document(request: Request, answer: Estimate, report: DryRunReport) -> dict[str, Any]:
+def dryrun_document(
+    request: Request, answer: Estimate, report: DryRunReport, volumes: Volumes | None = None
+) -> dict[str, Any]:
     """Answer of `planner dryrun` as JSON holds it."""
+    rows = volumes or {}
     return {
         **head("dryrun"),
         **job(request),
         "strategy": strategy_fields(answer.strategy),
-        "stages": [_stage_fields(answer, stage) for stage in report.stages],
+        "stages": [_stage_fields(answer, stage, rows.get(stage.stage, ())) for stage in report.stages],
         "notes": list(report.notes),
     }
 
 
-def _stage_fields(answer: Estimate, stage: StageResult) -> dict[str, Any]:
+def _stage_fields(answer: Estimate, stage: StageResult, volumes: tuple[VolumeRow, ...]) -> dict[str, Any]:
     predicted = answer.stage_peak_bytes[stage.stage]
     return {
         "stage": stage.stage,
@@ -123,6 +165,7 @@ def _stage_fields(answer: Estimate, stage: StageResult) -> dict[str, Any]:
         "dryrun_with_fragments_gib": exact_gib(stage.peak_with_fragments_bytes),
         "predicted_terms_gib": {name: exact_gib(values[stage.stage]) for name, values in answer.memory_bytes.items()},
         "dryrun_terms_gib": {name: exact_gib(size) for name, size in stage.terms.items()},
+        "volumes": [_volume_fields(row) for row in volumes],
         "micro_batches": stage.micro_batches,
         "steps": stage.steps,
         "seconds": stage.seconds,
@@ -130,4 +173,18 @@ def _stage_fields(answer: Estimate, stage: StageResult) -> dict[str, Any]:
         "mindspore": stage.mindspore,
         "mindformers": stage.mindformers,
         "real_cann": stage.real_cann,
+    }
+
+
+def _volume_fields(row: VolumeRow) -> dict[str, Any]:
+    return {
+        "group": row.group,
+        "collective": row.primitive,
+        "planned_count": row.planned_count,
+        "planned_bytes": row.planned_bytes,
+        "dryrun_count": row.compiled_count,
+        "dryrun_bytes": row.compiled_bytes,
+        "unexplained_count": row.unexplained_count,
+        "unexplained_bytes": row.unexplained_bytes,
+        "known": [{"count": item.count, "bytes": item.size_bytes, "why": item.why} for item in row.known],
     }

@@ -84,6 +84,55 @@ def test_difference_is_predicted_against_dryrun(plan: Path, monkeypatch: pytest.
     assert [stage["difference_percent"] for stage in body["stages"]] == pytest.approx([25.0, -20.0], abs=1e-3)
 
 
+def test_collectives_of_a_stage_and_why_they_differ(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A made-up graph of two sends and 36 gathers: two micro-batches of two layers, the embedding, and one too many."""
+    activation = 2 * 2048 * 256
+    folders: list[Path] = []
+
+    def made_up(config: Path, stages: Any, settings: Any, progress: Any) -> DryRunReport:
+        assert settings.graphs
+        assert not settings.use_cache
+        folders.append(settings.keep)
+        folder = settings.keep / "stage-0"
+        folder.mkdir(parents=True)
+        sizes = [activation] * 16 + [2 * activation] * 2 + [activation]
+        rows = [f'{i},"0 1",AllGather,{size // 2},{size}' for i, size in enumerate(sizes)]
+        rows += [f'{i},"0 2",Send,{activation // 2},{activation // 2}' for i in (98, 99)]
+        head = "index,comm_rank,primitive,input_size,output_size"
+        (folder / "comm_execute_order.csv").write_text("\n".join([head, *rows]), encoding="utf-8")
+        (folder / "execute_order.csv").write_text("index,node_name", encoding="utf-8")
+        layout = {
+            "parallel_config": {"data_parallel": 1, "model_parallel": 2, "pipeline_stage": 2},
+            "use_legacy": False,
+        }
+        return DryRunReport(layout=read_layout({**layout, "model": {"model_config": {"seq_length": 2048}}}),
+                            stages=(result(0, 2**30),), notes=())  # fmt: skip
+
+    monkeypatch.setattr("planner.validate.dryrun.dryrun", made_up)
+    answer = run(f"dryrun {plan} --stages 0 --volumes")
+    assert answer.code == 0, answer.err
+    assert not folders[0].exists()
+    start = answer.lines.index("Collectives of stage 0, one step of 2 micro-batches, one rank")
+    gather = next(line for line in answer.lines[start:] if "allgather" in line)
+    # planned: (2 + 4) x 2 layers x 2 micro-batches of 1 MiB; one of the graph's 19 is in no rule
+    assert gather.split() == ["tp", "allgather", "24", "24.00", "19", "21.00", "+3.00", "+1.00"]
+    text = " ".join(" ".join(answer.lines[start:]).split())
+    assert "- tp allgather: -8, -8.00 MiB: the graph keeps gathered inputs" in text
+    assert "- tp allgather: +2, +4.00 MiB: look-up in the embedding, float32: not priced" in text
+    assert max(map(len, answer.lines)) <= 80
+    body = run(f"dryrun {plan} --stages 0 --volumes --json").document
+    assert undocumented(body) == []
+    rows = {(row["group"], row["collective"]): row for row in body["stages"][0]["volumes"]}
+    assert rows["tp", "allgather"]["unexplained_bytes"] == activation
+    assert rows["tp", "allgather"]["unexplained_count"] == 1
+    assert rows["pp", "send"]["dryrun_count"] == 2
+    assert rows["pp", "send"]["unexplained_count"] == 0
+
+
+def test_brackets_of_the_help_text_survive() -> None:
+    assert "pip install planner[mindspore]" in run("dryrun --help").out
+
+
 def test_a_plan_json_without_yaml_is_rendered(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +19,12 @@ from typing import Any
 
 import pytest
 
+from planner import inputs
+from planner.cost.volumes import setting_of
 from planner.errors import ValidationError
 from planner.validate.dryrun import DryRunReport, DryRunSettings, dryrun
 from planner.validate.prepare import read_layout
+from planner.validate.volume_comparison import compare
 from planner.validate.volumes import read_collectives, volumes
 
 pytestmark = [
@@ -133,6 +137,37 @@ def test_collectives_of_a_dense_rank(reports: dict[str, DryRunReport], kept: Pat
     layer = (1024 * 512 + 512 * 512 + 3072 * 512 + 512 * 1536) // 2 * 2
     assert found["dp", "AllGather"].count == 6
     assert found["dp", "AllGather"].payload_bytes == layer + 8192 * 512 // 2 * 4 + 2 * 2 * 1024 * 4
+
+
+#: What is compiled exactly as it is priced, without a known difference.  Elsewhere the rules of docs/dryrun.md apply.
+AGREED = {name: {("dp", "reduce")} for name in NAMES} | {
+    "llama-first": {("dp", "reduce"), ("tp", "reducescatter")},
+    "deepseek3-last": set(),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_planned_collectives_are_those_of_the_compiler(
+    reports: dict[str, DryRunReport], kept: Path, name: str, tmp_path: Path
+) -> None:
+    """By group and collective: planned plus the known differences of docs/dryrun.md, number and bytes, exactly."""
+    assert name in reports
+    point = POINTS[name]
+    config = configs.config(point)
+    source = tmp_path / "pretrain.yaml"
+    source.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    request, strategy, _ = inputs.read(source)
+    given = setting_of(request.model, request.workload, request.cluster, request.calibration, strategy)
+    rows = compare(given, point.stage, read_collectives(kept / name), read_layout(config))
+    kinds = {"tp", "pp", "dp"} | ({"ep"} if point.is_moe else set())
+    assert {row.group for row in rows if row.planned_count} == kinds
+    assert {row.group for row in rows if row.compiled_count} - {"other"} == kinds
+    counted = [row for row in rows if row.group != "other"]
+    left = {(row.group, row.primitive): (row.unexplained_count, row.unexplained_bytes) for row in counted}
+    assert left == dict.fromkeys(left, (0.0, 0.0))
+    assert {(row.group, row.primitive) for row in counted if not row.known} == AGREED[name]
+    rest = sum(row.compiled_bytes for row in rows if row.group == "other")
+    assert rest < 0.005 * sum(row.compiled_bytes for row in rows)
 
 
 def test_fewer_micro_batches_have_the_same_peak(settings: DryRunSettings) -> None:
