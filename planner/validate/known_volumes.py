@@ -103,15 +103,15 @@ def _gathered_once(rank: _Rank) -> Iterator[Known]:
 
 
 def _embedding(rank: _Rank) -> Iterator[Known]:
-    """Partial sums of the vocabulary-parallel look-up, in float32, and their gradient.
+    """Partial sums of the vocabulary-parallel look-up, in the stored type, and their gradient.
 
     Legacy networks look up whole sequences, whatever cp is.
     """
     number = rank.micro * (rank.first + rank.modules)
-    size = number * rank.tokens * (rank.cp if rank.legacy else 1) * rank.model.hidden * _FLOAT32
+    size = number * rank.tokens * (rank.cp if rank.legacy else 1) * rank.model.hidden * rank.stored
     if not number:
         return
-    why = "look-up in the embedding, float32: not priced"
+    why = "look-up in the embedding, in the stored type: not priced"
     if rank.sequence and not rank.legacy:
         for op in ("allgather", "reducescatter"):
             yield Known(group="tp", primitive=op, count=number, size_bytes=size, why=why)
@@ -120,13 +120,16 @@ def _embedding(rank: _Rank) -> Iterator[Known]:
 
 
 def _head(rank: _Rank) -> Iterator[Known]:
-    """Input of the output projection, its gradient, and three reductions of a number a token in each loss."""
+    """Input of the output projection, its gradient, and three reductions of a number a token in each loss.
+
+    Without sequence parallelism the gradient is summed behind the last layer, where the layer's own would be.
+    """
     if not rank.last:
         return
     number = rank.micro * (1 + rank.modules)
     size = number * rank.tokens * rank.model.hidden * (_FLOAT32 if rank.legacy else _HALF)
     why = "input of the head and its gradient" + (", float32: not priced" if rank.legacy else ": not priced")
-    for op in ("allgather", "reducescatter") if rank.sequence else ("allreduce",):
+    for op in ("allgather", "reducescatter") if rank.sequence else ():
         yield Known(group="tp", primitive=op, count=number, size_bytes=size, why=why)
     loss = 3.0 * number
     why = "loss over split vocabularies, a float32 a token: not priced"

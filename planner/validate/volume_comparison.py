@@ -20,6 +20,8 @@ GROUPS: Final = ("tp", "cp", "ep", "pp", "dp", "other")
 #: the planner prices one message.
 COUNTED: Final = frozenset({"tp", "cp", "ep", "pp"})
 
+#: What belongs to the set-up of a run, not to a step.
+_SET_UP: Final = frozenset({"Broadcast", "Barrier"})
 #: Bytes of a scalar: norms of gradients, auxiliary losses.
 _SCALAR: Final = 4
 #: Scopes of operators that add up a parameter's gradient over its copies, that count the tokens of experts, and that
@@ -150,7 +152,7 @@ def exchanged(item: Collective, layout: Layout) -> str:
         return "other"
     if axes == "ep" or (axes == "pp" and item.primitive in ("Send", "Receive")):
         return axes
-    if "pp" in axes:
+    if "pp" in axes or item.primitive in _SET_UP:
         return "other"
     if _GRADIENT.search(item.name):
         return "dp"
@@ -158,4 +160,5 @@ def exchanged(item: Collective, layout: Layout) -> str:
         return "other"
     if axes == "tp" or (axes in ("cp", "cp+tp") and item.primitive == "AllReduce"):
         return "tp"
-    return "cp" if axes == "cp" and "attention" in item.name.lower() else "dp"
+    inside = "attention" in item.name.lower() or item.primitive.startswith("AlltoAll")
+    return "cp" if axes == "cp" and inside else "dp"

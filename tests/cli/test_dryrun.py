@@ -118,7 +118,7 @@ def test_collectives_of_a_stage_and_why_they_differ(plan: Path, monkeypatch: pyt
     assert gather.split() == ["tp", "allgather", "24", "24.00", "19", "21.00", "+3.00", "+1.00"]
     text = " ".join(" ".join(answer.lines[start:]).split())
     assert "- tp allgather: -8, -8.00 MiB: the graph keeps gathered inputs" in text
-    assert "- tp allgather: +2, +4.00 MiB: look-up in the embedding, float32: not priced" in text
+    assert "- tp allgather: +2, +4.00 MiB: look-up in the embedding, in the stored type: not priced" in text
     assert max(map(len, answer.lines)) <= 80
     body = run(f"dryrun {plan} --stages 0 --volumes --json").document
     assert undocumented(body) == []

@@ -46,6 +46,8 @@ def collective(primitive: str, ranks: tuple[int, ...], name: str = "Default/x-op
         (collective("Send", (0, 8)), ("pp", "send")),
         (collective("Receive", (0, 8), size=4), ("other", "receive")),
         (collective("AllReduce", (0, 8)), ("other", "allreduce")),
+        (collective("Broadcast", (0, 1)), ("other", "broadcast")),
+        (collective("AlltoAll", (0, 2)), ("cp", "alltoall")),
         (collective("AllGather", (0, 1), f"{ROUTER}/AllGather-op0"), ("other", "allgather")),
         (collective("AllGather", (0, 4), f"{BATCH}/AllGather-op0"), ("other", "allgather")),
     ],
