@@ -66,7 +66,17 @@ UNREAL_NAMES = {
     "flatten_weights": "there is no such method",
     "ClipByValue": "use mindspore.ops.clip_by_value",
     "ClipByGlobalNorm": "use mindspore.ops.clip_by_global_norm",
+    "PipelineParallel": "the mode stays semi_auto_parallel; stages come from AutoParallel.pipeline(stages=...)",
     "PIPELINE_PARALLEL": "the mode stays semi_auto_parallel; stages come from AutoParallel.pipeline(stages=...)",
     "pipeline_parallel_mode": "the mode stays semi_auto_parallel; stages come from AutoParallel.pipeline(stages=...)",
     "autocast": "use mindspore.amp.auto_mixed_precision",
+}
+#: Methods among them, whatever object they are called on.
+UNREAL_METHODS = {name: UNREAL_NAMES[name] for name in ("set_grad_recompute", "flatten_weights")}
+#: Members of modules that do not exist there, though the last name does elsewhere.
+UNREAL_MEMBERS = {
+    "mindspore.Trainer": "use mindspore.train.Model, or mindformers.Trainer",
+    "mindspore.train.Trainer": "use mindspore.train.Model, or mindformers.Trainer",
+    "mindspore.nn.transformer.TransformerOpParallelConfig": "it lives in mindformers.modules.transformer",
+    "mindspore.dataset.prefetch": "use mindspore.dataset.config.set_prefetch_size",
 }

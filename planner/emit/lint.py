@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from planner import plan as plans
-from planner.emit import lint_graph, lint_pynative, lint_scripts
+from planner.emit import lint_graph, lint_pynative, lint_python, lint_scripts
 from planner.emit.findings import Finding
 from planner.emit.read import dialect, read, read_text_as, workers_beside
 from planner.emit.safeyaml import loads, read_text
@@ -62,7 +62,7 @@ def _check_file(path: Path, devices: int | None) -> list[Finding]:
         return []
     text = read_text(path)
     if lint_scripts.is_python(path.name):
-        return lint_scripts.check_python(text, str(path)) + _native(path, text, devices)
+        return lint_python.check_python(text, str(path)) + _native(path, text, devices)
     if path.suffix == ".sh" or text.startswith("#!"):
         return lint_scripts.check_shell(text, str(path), devices)
     document = loads(text, source=str(path))

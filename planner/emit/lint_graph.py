@@ -11,6 +11,7 @@ from typing import Final
 
 from planner.emit.findings import UNREAL_NAMES, Finding, known_keys, nearest
 from planner.emit.lint_layout import LAYOUT_RULES
+from planner.emit.lint_values import VALUE_RULES
 from planner.emit.lint_view import View, count, divisors
 from planner.emit.safeyaml import Document
 from planner.errors import PlannerError
@@ -293,6 +294,7 @@ RULES: Final[tuple[Callable[[View], Iterator[Finding]], ...]] = (
     _numbers_as_text,
     _batches,
     *LAYOUT_RULES,
+    *VALUE_RULES,
     _optimizer,
     _dataset,
     _memory,

@@ -37,6 +37,14 @@ KEYS: Final = {
     "swap": frozenset({"enable", "default_prefetch", "layer_swap", "op_swap"}),
 }
 
+_NUMBERS: Final = (
+    "data_parallel_shard", "tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel",
+    "pipeline_parallel_interleave_num",
+)  # fmt: skip
+_METHODS: Final = ("colossal", "ulysses", "hybrid")
+#: ``npu_nums_per_device`` of TrainConfig, when the file does not give it.
+_CARDS_OF_A_NODE: Final = 8
+
 
 def check(document: Document, devices: int | None = None) -> list[Finding]:
     """All faults of a PyNative file."""
@@ -104,6 +112,7 @@ def _rules(document: Document) -> Iterator[Finding]:
     if ep > 1 and shard and (shard * cp * tp) % ep:
         why = f"expert_parallel {ep} does not divide data_parallel_shard x cp x tp = {shard * cp * tp}."
         yield _finding(document, (where, "expert_parallel"), "expert-parallel", why, "Raise data_parallel_shard.")
+    yield from _groups(document, tp=tp, cp=cp, ep=ep, shard=shard)
     if pp > 1 and degrees.get("pipeline_parallel_layers_per_stage", "auto") is None:
         yield _finding(
             document, (where, "pipeline_parallel_layers_per_stage"), "layout", "null stops a pipeline.", "Write auto."
@@ -133,6 +142,45 @@ def _rules(document: Document) -> Iterator[Finding]:
     if "exclude_op" in _section(document, "recompute"):
         why = "exclude_op is a list in 2.0.0 and a mapping in 2.1.0."
         yield _finding(document, ("recompute", "exclude_op"), "version-dependent", why, "Leave it out.")
+
+
+def _groups(document: Document, *, tp: int, cp: int, ep: int, shard: int) -> Iterator[Finding]:
+    """Groups that do not divide, and values of the wrong type."""
+    degrees, model = _section(document, "parallelism"), _section(document, "model")
+    where = "parallelism"
+    for key in _NUMBERS:
+        value = degrees.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            why = f"{key} {value!r} is no whole number; TrainConfig refuses it."
+            yield _finding(document, (where, key), "degree", why, "Write a number without quotes.")
+    part = count(degrees.get("dense_fsdp_shard_size"), 0)
+    if part and shard and (shard * cp) % part:
+        why = f"dense_fsdp_shard_size {part} does not divide data_parallel_shard x cp = {shard * cp}."
+        yield _finding(document, (where, "dense_fsdp_shard_size"), "optimizer-shard", why, "Use a divisor.")
+    seq = count(model.get("seq_length"), 0)
+    if cp > 1 and seq % cp:
+        why = f"{seq} tokens do not divide by context_parallel {cp}."
+        yield _finding(document, ("model", "seq_length"), "sequence-length", why, f"Use a multiple of {cp}.")
+    method, degree = degrees.get("context_parallel_method"), degrees.get("ulysses_degree_in_cp")
+    if method not in (None, *_METHODS):
+        why = f"{method!r} is refused."
+        yield _finding(
+            document, (where, "context_parallel_method"), "context-parallel", why, f"Legal: {', '.join(_METHODS)}."
+        )
+    if method == "ulysses" and degree not in (None, cp):
+        why = f"ulysses takes its degree from context_parallel; {degree} is refused."
+        yield _finding(document, (where, "ulysses_degree_in_cp"), "ulysses-degree", why, f"Write {cp} or leave it out.")
+    if method == "hybrid" and cp > 1 and not (1 < count(degree, 0) < cp and cp % count(degree, 1) == 0):
+        why = f"hybrid needs a ulysses_degree_in_cp between 1 and {cp} that divides {cp}; given {degree}."
+        yield _finding(document, (where, "ulysses_degree_in_cp"), "ulysses-degree", why, "Use colossal or ulysses.")
+    node = count(degrees.get("npu_nums_per_device"), _CARDS_OF_A_NODE)
+    if degrees.get("moe_token_dispatcher_type") == "alltoall_deredundancy" and ep < node:
+        why = f"alltoall_deredundancy needs expert_parallel of at least npu_nums_per_device = {node}; given {ep}."
+        yield _finding(document, (where, "moe_token_dispatcher_type"), "expert-parallel", why, "Use alltoall.")
+    heads = count(model.get("num_attention_heads"), 0)
+    if heads % tp:
+        why = f"tensor_parallel {tp} does not divide {heads} attention heads."
+        yield _finding(document, (where, "tensor_parallel"), "heads", why, "Use a divisor.")
 
 
 def _section(document: Document, name: str) -> dict[str, Any]:

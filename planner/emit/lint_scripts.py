@@ -1,14 +1,14 @@
-"""Faults of launch scripts and Python programs: MindSpeed / Megatron flags, msrun commands, names that do not exist."""
+"""Faults of launch scripts: MindSpeed / Megatron flags, msrun commands, variables that nobody reads."""
 
 from __future__ import annotations
 
-import ast
 import difflib
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from planner.emit.findings import UNREAL_NAMES, Finding, nearest
+from planner.emit.findings import Finding, nearest
 from planner.emit.megatron_flags import real_names
 from planner.emit.megatron_rules import broken_rules
 from planner.emit.read_mindspeed import Flags, is_script, read_mindspeed
@@ -20,6 +20,7 @@ MSRUN_OPTIONS: Final = frozenset(
     "--bind_core --bind_numa --sim_level --sim_rank_id --rank_table_file --worker_log_name --tail_worker_log "
     "--help".split()
 )
+_LAUNCHER_ARGUMENTS: Final = (1, 2, 6, 9)
 _TYPO_LETTERS: Final = 2
 _PROGRAM: Final = re.compile(r"\.py$")
 
@@ -32,6 +33,7 @@ def check_shell(text: str, source: str, devices: int | None = None) -> list[Find
         result += _megatron(text, source, devices)
     if any(word.text.rsplit("/", 1)[-1] == "msrun" for word in found):
         result += _msrun(found, source)
+    result += _launcher(text, source)
     return sorted(result)
 
 
@@ -90,6 +92,40 @@ def _msrun(found: list[Word], source: str) -> Iterator[Finding]:
         )
 
 
+def _launcher(text: str, source: str) -> Iterator[Finding]:
+    """Calls of MindFormers' own ``scripts/msrun_launcher.sh``, which takes 1, 2, 6 or 9 arguments."""
+    joined = re.sub(r"\\\n", lambda _: " \0", text)  # a continued line stays one line, and its breaks can be counted
+    line = 1
+    for row in joined.split("\n"):
+        found = re.search(r"(?:^|[\s/])msrun_launcher\.sh\s+(?P<rest>[^|;&#>]*)", row)
+        arguments = _split(found["rest"].replace("\0", "")) if found and not row.lstrip().startswith("#") else None
+        if arguments is not None and not any("@" in word for word in arguments):
+            if len(arguments) not in _LAUNCHER_ARGUMENTS:
+                why = f"msrun_launcher.sh takes 1, 2, 6 or 9 arguments, not {len(arguments)}."
+                yield Finding(file=source, line=line, rule="msrun-launcher", why=why, fix="Quote the task as one.")
+            yield from _task(arguments, source, line)
+        line += 1 + row.count("\0")
+
+
+def _task(arguments: list[str], source: str, line: int) -> Iterator[Finding]:
+    words_of_task = _split(arguments[0]) if arguments else None
+    if not words_of_task or "run_mindformer.py" not in words_of_task[0]:
+        return
+    flags = [word.split("=", 1)[0] for word in words_of_task if word.startswith("--")]
+    pynative = re.search(r"--mode[ =]1\b", arguments[0])
+    ignored = [flag for flag in flags if flag not in ("--mode", "--config")]
+    if pynative and ignored:
+        why = f"run_mindformer.py --mode 1 reads --config only; {', '.join(ignored)} is ignored."
+        yield Finding(file=source, line=line, rule="flag-ignored", why=why, fix="Write it into the YAML.")
+
+
+def _split(text: str) -> list[str] | None:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return None
+
+
 def _megatron(text: str, source: str, devices: int | None) -> Iterator[Finding]:
     flags = Flags(text, source)
     yield from _spelling(text, flags)
@@ -141,36 +177,6 @@ def _letters_apart(one: str, other: str) -> int:
     """Letters inserted, removed or replaced between two words."""
     blocks = difflib.SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
     return sum(max(a2 - a1, b2 - b1) for tag, a1, a2, b1, b2 in blocks if tag != "equal")
-
-
-def check_python(text: str, source: str) -> list[Finding]:
-    """Names in a Python program that exist in neither MindSpore nor MindFormers."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", 1) or 1
-        return [Finding(file=source, line=line, rule="python-syntax", why=f"{error}.", fix="Mend it.")]
-    found: set[Finding] = set()
-    for node in ast.walk(tree):
-        for name, line in _names(node):
-            if name in UNREAL_NAMES:
-                why = f"{name} exists in neither MindSpore nor MindFormers."
-                found.add(
-                    Finding(file=source, line=line, rule="unreal-name", why=why, fix=f"Instead: {UNREAL_NAMES[name]}.")
-                )
-    return sorted(found)
-
-
-def _names(node: ast.AST) -> Iterator[tuple[str, int]]:
-    if isinstance(node, ast.Attribute):
-        yield node.attr, node.lineno
-    elif isinstance(node, ast.Name):
-        yield node.id, node.lineno
-    elif isinstance(node, ast.keyword) and node.arg:
-        yield node.arg, node.value.lineno
-    elif isinstance(node, (ast.Import, ast.ImportFrom)):
-        for alias in node.names:
-            yield alias.name.rsplit(".", 1)[-1], node.lineno
 
 
 def is_python(path: str) -> bool:

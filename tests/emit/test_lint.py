@@ -16,6 +16,7 @@ QWEN = plan(small("qwen3"), dp=2, tp=2, pp=2)
 VPP = plan(small("qwen3"), dp=2, tp=2, pp=2, vpp=2, full=(3, 1))
 ZBV = plan(small("qwen3"), pp=2, vpp=2, schedule="zero_bubble_v", full=(3, 1))
 LLAMA = plan(small("llama"), dp=2, tp=2, pp=2)
+LLAMA_VPP = plan(small("llama"), dp=2, tp=2, pp=2, vpp=2)
 FLAT = plan(small("qwen3"), dp=2, tp=2)
 LATENT = plan(small("deepseek_v3"), dp=4, tp=2, pp=2, ep=4)
 RING = plan(small("qwen3"), dp=2, cp=2, tp=2)
@@ -33,7 +34,10 @@ BROKEN = {
         (LLAMA, "pretrain.yaml", "  max_call_depth: 10000", "  max_call_dept: 10000"),
     ],
     "duplicate-key": [(QWEN, "pretrain.yaml", "  model_parallel: 2", "  model_parallel: 2\n  model_parallel: 2")],
-    "missing-section": [(QWEN, "pretrain.yaml", "trainer:\n", "metric:\n")],
+    "missing-section": [
+        (QWEN, "pretrain.yaml", "trainer:\n", "metric:\n"),
+        (QWEN, "pretrain.yaml", "  model_config:\n", "  config:\n"),
+    ],
     "unreal-name": [
         (QWEN, "pretrain.yaml", "  gradients_mean: False", "  communication_fusion: True"),
         (QWEN, "pretrain.yaml", "  gradients_mean: False", "  tensor_parallel_mode: 1D"),
@@ -41,6 +45,20 @@ BROKEN = {
         (QWEN, "train.py", "Trainer(config).train()", "Trainer(config).network.set_grad_recompute()"),
         (QWEN, "train.py", "import argparse", "import argparse\nfrom mindspore import HeteroConfig"),
     ],
+    "degree": [
+        (QWEN, "pretrain.yaml", "  model_parallel: 2", '  model_parallel: "2"'),
+        (QWEN, "pretrain.yaml", "  micro_batch_num: 8", "  micro_batch_num: 0"),
+        (QWEN, "pretrain.yaml", "  use_seq_parallel: True", "  use_seq_parallel: 1"),
+        (QWEN, "pretrain.yaml", "recompute_slice_activation: False", 'recompute_slice_activation: "no"'),
+    ],
+    "missing-type": [
+        (QWEN, "pretrain.yaml", '  type: "AdamW"', '  kind: "AdamW"'),
+        (QWEN, "pretrain.yaml", '  - type: "MFLossMonitor"', '  - kind: "MFLossMonitor"'),
+    ],
+    "model-value": [
+        (QWEN, "pretrain.yaml", 'position_embedding_type: "rope"', 'position_embedding_type: "ropes"')
+    ],
+    "vocabulary": [(QWEN, "pretrain.yaml", "vocab_size: 32000", "vocab_size: 32001")],
     "use-legacy": [
         (QWEN, "pretrain.yaml", "use_legacy: False", "# use_legacy"),
         (LLAMA, "pretrain.yaml", "use_legacy: True", "use_legacy: False"),
@@ -50,7 +68,10 @@ BROKEN = {
         (QWEN, "pretrain.yaml", "eps: 1.0e-8", "eps: 1e-8"),
         (QWEN, "pretrain.yaml", "learning_rate: 0.0001", "learning_rate: 1e-4"),
     ],
-    "dropout-type": [(QWEN, "pretrain.yaml", "hidden_dropout: 0.0", "hidden_dropout: 0")],
+    "dropout-type": [
+        (QWEN, "pretrain.yaml", "hidden_dropout: 0.0", "hidden_dropout: 0"),
+        (QWEN, "pretrain.yaml", "hidden_dropout: 0.0", "hidden_dropout: 1.0"),
+    ],
     "data-type": [(QWEN, "pretrain.yaml", 'compute_dtype: "bfloat16"', 'compute_dtype: "bfloat"')],
     "micro-batches-below-stages": [(QWEN, "pretrain.yaml", "micro_batch_num: 8", "micro_batch_num: 1")],
     "batch-ignored": [
@@ -61,6 +82,7 @@ BROKEN = {
     "legacy-only": [
         (QWEN, "pretrain.yaml", "micro_batch_interleave_num: 1", "micro_batch_interleave_num: 2"),
         (QWEN, "pretrain.yaml", "  vocab_emb_dp: False", "  seq_split_num: 2"),
+        (LATENT, "pretrain.yaml", "recompute_config:", "moe_config:\n  expert_num: 16\nrecompute_config:"),
     ],
     "offset-sum": [
         (QWEN, "pretrain.yaml", "offset: 0", "offset: [1, 0]"),
@@ -79,6 +101,7 @@ BROKEN = {
         (ZBV, "pretrain.yaml", "micro_batch_num: 8", "micro_batch_num: 3"),
         (ZBV, "pretrain.yaml", "recompute: [[2, 1], [1, 0]]", "recompute: [3, 1]"),
         (ZBV, "pretrain.yaml", "pp_interleave_num: 2", "pp_interleave_num: 4"),
+        (LLAMA_VPP, "pretrain.yaml", '"1f1b"', '"zero_bubble_v"'),
     ],
     "heads": [(QWEN, "pretrain.yaml", "  model_parallel: 2", "  model_parallel: 3")],
     "kv-heads": [(QWEN, "pretrain.yaml", "  model_parallel: 2", "  model_parallel: 16")],
@@ -106,6 +129,7 @@ BROKEN = {
     "expert-parallel": [
         (LATENT, "pretrain.yaml", "expert_parallel: 4", "expert_parallel: 3"),
         (LATENT, "pretrain.yaml", "expert_parallel: 4", "expert_parallel: 16"),
+        (LATENT, "pretrain.yaml", '"alltoall"', '"alltoall_deredundency"'),
         (QWEN, "pretrain.yaml", "  model_parallel: 2", "  model_parallel: 2\n  expert_parallel: 2"),
     ],
     "mtp-modules": [(LATENT, "pretrain.yaml", "num_nextn_predict_layers: 1", "num_nextn_predict_layers: 2")],
@@ -139,6 +163,13 @@ BROKEN = {
         (QWEN, "launch.sh", "--join=True", "--joined=True"),
         (QWEN, "launch.sh", '"${MASTER_PORT:-8118}"', "80"),
     ],
+    "msrun-launcher": [
+        (QWEN, "launch.sh", "exec msrun", 'bash msrun_launcher.sh "run_mindformer.py --config a.yaml" 8 8\nexec msrun')
+    ],
+    "flag-ignored": [
+        (QWEN, "launch.sh", "exec msrun",
+         'bash msrun_launcher.sh "run_mindformer.py --config a.yaml --mode 1 --run_mode train" 8\nexec msrun')
+    ],
     "msrun-workers": [(plan(small("qwen3"), dp=16), "launch.sh", "--worker_num=16", "--worker_num=20")],
     "python-syntax": [(QWEN, "train.py", "def main()", "def main(")],
 }  # fmt: skip
@@ -162,6 +193,89 @@ def test_every_fault_is_found_by_name(tmp_path, rule, chosen, file, old, new):
         assert finding.file == str(path)
         assert finding.why
         assert finding.fix
+
+
+HEADER = """import mindspore as ms
+import mindspore.dataset as ds
+from mindspore import nn
+from mindspore.parallel.auto_parallel import AutoParallel
+"""
+UNREAL_PROGRAMS = [
+    *(f"ms.set_auto_parallel_context({key}=True)" for key in (
+        "tensor_parallel_mode", "tensor_parallel_split_num", "high_dimension_tensor_parallel", "communication_fusion",
+        "mixed_precision", "communication_subgraph_reuse", "pipeline_interleave",
+    )),
+    *(f"ms.set_context({key}=True)" for key in (
+        "enable_heterogeneous_memory", "memory_offload", "communication_subgraph_reuse"
+    )),
+    "mode = ms.ParallelMode.PIPELINE_PARALLEL", "mode = ms.ParallelMode.PipelineParallel",
+    "ms.set_auto_parallel_context(parallel_mode='pipeline_parallel')",
+    "ms.HeteroConfig()", "ms.Trainer()", "ms.train.Trainer()", "from mindspore.train import Trainer",
+    "nn.Cell().set_grad_recompute(True)", "net.flatten_weights()", "nn.ClipByValue(1)", "nn.ClipByGlobalNorm()",
+    "from mindspore.amp import autocast", "ds.prefetch(2)", "ds.GeneratorDataset(x).prefetch(2)",
+    "nn.transformer.TransformerOpParallelConfig()",
+    "from mindspore.nn.transformer import TransformerOpParallelConfig",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", UNREAL_PROGRAMS)
+def test_every_name_that_does_not_exist_is_found(tmp_path, statement):
+    (tmp_path / "train.py").write_text(HEADER + statement + "\n")
+    found = check(tmp_path / "train.py")
+    assert [(f.rule, f.line) for f in found] == [("unreal-name", 5)]
+    assert "exists in neither MindSpore nor MindFormers" in found[0].why
+
+
+@pytest.mark.parametrize("name", ["dualpipe", "dualpipev", "zbv", "interleaved"])
+def test_schedulers_that_do_not_exist(tmp_path, name):
+    lines = [
+        f"AutoParallel(net).pipeline(stages=2, scheduler={name!r})",
+        f"ms.set_auto_parallel_context(pipeline_config={{'pipeline_scheduler': {name!r}}})",
+    ]
+    (tmp_path / "train.py").write_text(HEADER + "\n".join(lines) + "\n")
+    assert [(f.rule, f.line) for f in check(tmp_path / "train.py")] == [("pipeline-scheduler", n) for n in (5, 6)]
+
+
+def test_a_torch_variable_in_a_mindspore_program(tmp_path):
+    (tmp_path / "train.py").write_text(HEADER + "import os\nos.environ['PYTORCH_NPU_ALLOC_CONF'] = 'x'\n")
+    assert [f.rule for f in check(tmp_path / "train.py")] == ["torch-variable"]
+
+
+REAL_PROGRAMS = [
+    "import torch\nwith torch.autocast('npu'):\n    pass\n",
+    "from mindformers import Trainer\nTrainer('a').train()\n",
+    HEADER + "class ClipByGlobalNorm(nn.Cell):\n    pass\nclip = ClipByGlobalNorm()\n",
+    HEADER + "run(mixed_precision=True)\n",
+    HEADER + "AutoParallel(net).pipeline(stages=2, scheduler='zero_bubble_v')\nnet.recompute()\n",
+    HEADER + "from mindformers.modules.transformer import TransformerOpParallelConfig\n",
+]
+
+
+@pytest.mark.parametrize("text", REAL_PROGRAMS)
+def test_real_names_are_left_alone(tmp_path, text):
+    (tmp_path / "train.py").write_text(text)
+    assert check(tmp_path / "train.py") == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        ("'run_mindformer.py --config a'", []),
+        ("task 8", []),
+        ("task 8 8", [2]),
+        ("run_mindformer.py --config a.yaml 8", [2]),
+        ('"a" 8 8 $IP 8118 0', []),
+        ('"a" 8 8 1.2.3.4 8118 \\\n  0 log False 7200 # x', []),
+        ('"a" 8 8 1.2.3.4 \\\n  8118 0 log # x', [2]),
+        ('"a" "$@"', []),
+        ('"a" 8 8 | tee log', [2]),
+        ("'open", []),
+    ],
+)
+def test_what_the_launcher_takes(tmp_path, arguments, lines):
+    (tmp_path / "run.sh").write_text(f"#!/bin/bash\nbash scripts/msrun_launcher.sh {arguments}\n")
+    found = [f.line for f in check(tmp_path / "run.sh") if f.rule == "msrun-launcher"]
+    assert found == lines
 
 
 def test_a_finding_names_its_line(tmp_path):
@@ -226,6 +340,18 @@ PYNATIVE = plan(
         ("device-product", "  tensor_parallel: 2", "  tensor_parallel: 6"),
         ("sequence-parallel", "sequence_parallel: True", "sequence_parallel: False"),
         ("expert-parallel", "expert_parallel: 8", "expert_parallel: 16"),
+        ("expert-parallel", '"alltoall"', '"alltoall_deredundancy"\n  npu_nums_per_device: 16'),
+        ("degree", "  tensor_parallel: 2", '  tensor_parallel: "2"'),
+        ("heads", "  tensor_parallel: 2", "  tensor_parallel: 3"),
+        ("optimizer-shard", "  tensor_parallel: 2", "  dense_fsdp_shard_size: 3\n  tensor_parallel: 2"),
+        ("context-parallel", "  context_parallel: 1", "  context_parallel: 2\n  context_parallel_method: ring"),
+        (
+            "ulysses-degree",
+            "  context_parallel: 1",
+            "  context_parallel: 4\n  context_parallel_method: ulysses\n  ulysses_degree_in_cp: 2",
+        ),
+        ("ulysses-degree", "  context_parallel: 1", "  context_parallel: 4\n  context_parallel_method: hybrid"),
+        ("sequence-length", "  context_parallel: 1", "  context_parallel: 3"),
         ("swap-pipeline", "context:\n", "swap:\n  enable: True\ncontext:\n"),
         ("hidden-act", 'hidden_act: "silu"', 'hidden_act: "swiglu"'),
         ("pipeline-scheduler", 'pipeline_parallel_schedule: "1f1b"', 'pipeline_parallel_schedule: "dualpipe"'),
