@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from planner.errors import ValidationError
+from planner.validate.child_log import failure_message, peak_with_fragments, read_report
 from planner.validate.files import write_atomically
 from planner.validate.framework import Framework, find_framework
 from planner.validate.prepare import (
@@ -34,7 +35,7 @@ from planner.validate.prepare import (
     prepared,
     read_layout,
 )
-from planner.validate.process import Children, Ended
+from planner.validate.process import Children, ending_by_exception
 from planner.validate.standins import Cann, find_cann
 from planner.validate.synthetic import write_megatron
 from planner.validate.tracker import read_peak, terms
@@ -43,12 +44,9 @@ LIMITS = (
     "DryRun level {level}: tensors of the compiled graph only. Not counted: operator workspace, HCCL buffers "
     "(2 x HCCL_BUFFSIZE per communicator), the CANN context."
 )
+_PRETRAINED = "pretrained"
 _RUNNER = Path(__file__).with_name("runner.py")
-_MARK = "PLANNER_DRYRUN "
 _KEYED_SOURCES = ("runner.py", "prepare.py", "standin_sources.py", "tracker.py")
-_ERROR_LINE = re.compile(r"(Error\b|\[ERROR\]|\[CRITICAL\]|Exception\b|terminate called|Segmentation fault)")
-_FRAGMENTS = re.compile(r"Actual peak memory usage \(with fragments\): (\d+)M")
-_LOG_TAIL_BYTES = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,19 +166,56 @@ def dryrun(
         MindSpore or the tools are missing, MindFormers refuses the file (its own message), or a stage died or took
         too long.
     """
-    settings = settings or DryRunSettings()
+    settings, progress = settings or DryRunSettings(), progress or _silent
     content = load_yaml(config) if isinstance(config, Path) else dict(config)
-    layout = read_layout(content)
-    chosen = tuple(stages) if stages is not None else default_stages(layout.pipeline_stages)
+    pretrained = read_pretrained(content, config.parent if isinstance(config, Path) else Path())
+    layout = read_layout(content, json.loads(pretrained) if pretrained else None)
+    chosen = tuple(dict.fromkeys(stages)) if stages is not None else default_stages(layout.pipeline_stages)
     for stage in chosen:
         layout.rank_of_stage(stage)
-    session = _open_session(content, layout, settings)
-    results = _run_stages(session, chosen, progress or _silent)
-    return DryRunReport(layout=layout, stages=results, notes=_notes(session))
+    with ending_by_exception(), _writing(settings):
+        session = _open_session(content, pretrained, layout, settings, progress)
+        results = _run_stages(session, chosen, progress)
+    return DryRunReport(layout=layout, stages=results, notes=_notes(session, content))
 
 
 def _silent(_: str) -> None:
     return None
+
+
+@contextmanager
+def _writing(settings: DryRunSettings) -> Iterator[None]:
+    """Tell which folders a DryRun writes to when one of them cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise ValidationError(
+            f"{where}{error.strerror or error}. DryRun writes to {settings.cache or default_cache()} and "
+            f"{tempfile.gettempdir()}: make them writable, free space, or name others with XDG_CACHE_HOME and TMPDIR."
+        ) from error
+
+
+def read_pretrained(content: Mapping[str, Any], beside: Path) -> str:
+    """The config.json that ``pretrained_model_dir`` names, from the file's own folder; empty when none is named.
+
+    Nothing else of that folder is used: weights in it would be loaded.
+    """
+    model = content.get("model")
+    folder = content.get("pretrained_model_dir") or (
+        model.get("pretrained_model_dir") if isinstance(model, Mapping) else None
+    )
+    path = beside / str(folder) / "config.json"
+    if not folder or not path.is_file():
+        return ""
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ValidationError(f"Cannot read {path}, which pretrained_model_dir names: {error}") from error
+    if not isinstance(found, dict):
+        raise ValidationError(f"{path}, which pretrained_model_dir names, holds no JSON object.")
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +223,8 @@ class _Session:
     """All that the stages of one DryRun share."""
 
     config: dict[str, Any]
+    pretrained: str
+    """Content of the Hugging Face config.json that the model lies in, or empty."""
     layout: Layout
     run: Layout
     """`layout` with the micro-batches and accumulation steps that are run."""
@@ -197,13 +234,20 @@ class _Session:
     settings: DryRunSettings
 
 
-def _open_session(content: Mapping[str, Any], layout: Layout, settings: DryRunSettings) -> _Session:
+def _open_session(
+    content: Mapping[str, Any], pretrained: str, layout: Layout, settings: DryRunSettings, progress: Progress
+) -> _Session:
     cache = settings.cache or default_cache()
+    if settings.keep is not None:
+        settings.keep.mkdir(parents=True, exist_ok=True)
     framework = find_framework(settings.python)
-    cann = find_cann(framework.home, framework.mindspore, cache, os.environ)
+    cann = find_cann(framework.home, framework.mindspore, cache, os.environ, progress)
     run = as_run(layout, exact=settings.exact)
+    config = prepared(content, run, cache / "data")
+    config["pretrained_model_dir"] = f"./{_PRETRAINED}" if pretrained else ""
     return _Session(
-        config=prepared(content, run, cache / "data"),
+        config=config,
+        pretrained=pretrained,
         layout=layout,
         run=run,
         framework=framework,
@@ -213,8 +257,10 @@ def _open_session(content: Mapping[str, Any], layout: Layout, settings: DryRunSe
     )
 
 
-def _notes(session: _Session) -> tuple[str, ...]:
+def _notes(session: _Session, content: Mapping[str, Any]) -> tuple[str, ...]:
     notes = []
+    if not content.get("use_parallel", False):
+        notes.append("use_parallel is not on in the file: ran as with --use_parallel True.")
     plan, run = session.layout, session.run
     if plan.pipeline_stages > 1 and run.micro_batches < plan.micro_batches:
         notes.append(
@@ -235,12 +281,21 @@ def _run_stages(session: _Session, stages: Sequence[int], progress: Progress) ->
     with Children() as children, ThreadPoolExecutor(max(1, session.settings.jobs)) as pool:
         futures = [pool.submit(_run_stage, session, stage, children, progress) for stage in stages]
         try:
+            _wait_for_failure(futures)
             return tuple(future.result() for future in futures)
         except BaseException:
             for future in futures:
                 future.cancel()
             children.close()
             raise
+
+
+def _wait_for_failure(futures: Sequence[Future[StageResult]]) -> None:
+    """Return when all are done; raise as soon as one fails, before the others are ended for it."""
+    done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+    for future in futures:
+        if future in done:
+            future.result()
 
 
 def _run_stage(session: _Session, stage: int, children: Children, progress: Progress) -> StageResult:
@@ -251,23 +306,27 @@ def _run_stage(session: _Session, stage: int, children: Children, progress: Prog
         return known
     progress(f"stage {stage}: compiling")
     result = _simulate(session, stage, children)
-    write_atomically(entry, json.dumps(asdict(result)).encode())
+    try:
+        write_atomically(entry, json.dumps(asdict(result)).encode())
+    except OSError as error:
+        progress(f"stage {stage}: not cached, {entry.parent}: {error.strerror}")
     progress(f"stage {stage}: {result.peak_bytes / 2**30:.3f} GiB, {result.seconds:.0f} s")
     return result
 
 
 def _from_cache(entry: Path) -> StageResult | None:
-    """An earlier result; None when there is none, or one with other fields."""
+    """An earlier result; None when there is none, or its file is damaged or of another version."""
     try:
         return StageResult(**{**json.loads(entry.read_text()), "cached": True})
-    except (FileNotFoundError, TypeError):
+    except (OSError, ValueError, TypeError):
         return None
 
 
 def result_key(session: _Session, stage: int) -> str:
     """Hash of all that decides a result: configuration, rank, versions, libraries, and our own runner."""
     content = {
-        "config": _without_paths(session.config),
+        "config": json.dumps(session.config, sort_keys=True, default=str).replace(str(session.cache), ""),
+        "pretrained": session.pretrained,
         "stage": stage,
         "level": session.settings.level,
         "env": session.settings.extra_env,
@@ -276,13 +335,6 @@ def result_key(session: _Session, stage: int) -> str:
         "sources": [(_RUNNER.parent / name).read_text() for name in _KEYED_SOURCES],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:32]
-
-
-def _without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`config` less its data set sections, which only name synthetic data of the same shape."""
-    return {
-        key: value for key, value in config.items() if key not in ("train_dataset", "train_dataset_task", "output_dir")
-    }
 
 
 def _simulate(session: _Session, stage: int, children: Children) -> StageResult:
@@ -334,6 +386,9 @@ def _write_job(session: _Session, folder: Path) -> Path:
     if layout.legacy:
         record = mindrecord_path(session.cache / "data", layout)
         dataset = {"path": str(record), "samples": int(record.stem.split("x")[1]), "tokens": layout.seq + 1}
+    if session.pretrained:
+        (folder / _PRETRAINED).mkdir()
+        (folder / _PRETRAINED / "config.json").write_text(session.pretrained, encoding="utf-8")
     job = folder / "job.json"
     job.write_text(json.dumps({"yaml": str(path), "steps": 2, "dataset": dataset}))
     return job
@@ -368,48 +423,10 @@ def child_environment(session: _Session, stage: int, folder: Path) -> dict[str, 
 
 
 def _keep(folder: Path, keep: Path | None, stage: int) -> None:
+    """Copy what a run left to a folder of its own; one of an earlier run is replaced."""
     if keep is None or not folder.exists():
         return
     target = keep / f"stage-{stage}"
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(folder, target)
-
-
-def read_report(log: Path) -> dict[str, Any]:
-    """The child's own report; empty when it left none."""
-    for line in reversed(_tail(log)):
-        if line.startswith(_MARK):
-            report: dict[str, Any] = json.loads(line[len(_MARK) :])
-            return report
-    return {}
-
-
-def peak_with_fragments(log: Path) -> int:
-    """Peak of the memory pool with its fragments [bytes], from MindSpore's closing lines; 0 when they are absent."""
-    found = _FRAGMENTS.findall("\n".join(_tail(log)))
-    return max((int(number) for number in found), default=0) << 20
-
-
-def failure_message(stage: int, rank: int, ended: Ended, report: Mapping[str, Any], log: Path) -> str:
-    """One sentence on a stage that failed: which, how it ended, and the framework's own words."""
-    where = f"DryRun of stage {stage} (rank {rank})"
-    if ended.timed_out:
-        return f"{where} was stopped after {ended.seconds:.0f} s. Raise the time limit, or run fewer layers."
-    how = f"was killed by signal {-ended.status}" if ended.status < 0 else f"ended with exit status {ended.status}"
-    words = report.get("error") or last_error_line(log) or "it left no message"
-    return f"{where} {how}: {words}"
-
-
-def last_error_line(log: Path) -> str:
-    """The last line of a log that names an error, else its last line that is not empty."""
-    lines = [line.strip() for line in _tail(log) if line.strip()]
-    errors = [line for line in lines if _ERROR_LINE.search(line)]
-    return (errors or lines or [""])[-1]
-
-
-def _tail(log: Path) -> list[str]:
-    if not log.exists():
-        return []
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
-        return file.read().decode(errors="replace").splitlines()
+    if (target / "job.json").exists():
+        shutil.rmtree(target)
+    shutil.copytree(folder, target, dirs_exist_ok=True)

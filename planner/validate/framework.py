@@ -18,6 +18,7 @@ PROVEN_PAIR = ("2.9.0", "1.9.0")
 """MindSpore and MindFormers that the recorded grid and the tests run with."""
 
 _ADVICE = f"Install the proven pair: pip install mindspore=={PROVEN_PAIR[0]} mindformers=={PROVEN_PAIR[1]}"
+_PROBE_S = 120
 _PROBE = """
 import importlib.metadata, importlib.util, json
 def version(name):
@@ -61,13 +62,21 @@ def find_framework(python: Path | None = None) -> Framework:
 
 
 def _probe(interpreter: Path) -> dict[str, str]:
+    """Folder of mindspore and versions of both; absent ones are None."""
+    failed = f"Cannot ask the interpreter {interpreter} for its packages"
     try:
         answer = subprocess.run(
-            [str(interpreter), "-c", _PROBE], capture_output=True, text=True, check=True, timeout=120
+            [str(interpreter), "-c", _PROBE], capture_output=True, text=True, errors="replace", timeout=_PROBE_S
         )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ValidationError(f"Cannot ask the interpreter {interpreter} for its packages: {error}") from error
-    found: dict[str, str] = json.loads(answer.stdout.splitlines()[-1])
+    except OSError as error:
+        raise ValidationError(f"{failed}: {error.strerror}. Name a Python interpreter.") from error
+    except subprocess.TimeoutExpired as error:
+        raise ValidationError(f"{failed}: no answer in {_PROBE_S} s.") from error
+    try:
+        found: dict[str, str] = json.loads(answer.stdout.splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        words = (answer.stderr.strip().splitlines() or [f"exit status {answer.returncode} without an answer"])[-1]
+        raise ValidationError(f"{failed}: {words}. Name a Python interpreter.") from error
     return found
 
 
@@ -76,6 +85,8 @@ def check_pair(mindspore: str, mindformers: str) -> None:
     wanted = VERSION_PAIRS.get(mindformers)
     if wanted is None or wanted == mindspore:
         return
+    belongs = next((ours for ours, theirs in VERSION_PAIRS.items() if theirs == mindspore), None)
+    other = f" mindspore {mindspore} goes with mindformers {belongs}." if belongs else ""
     raise ValidationError(
-        f"mindformers {mindformers} was released for mindspore {wanted}, but {mindspore} is installed. {_ADVICE}"
+        f"mindformers {mindformers} was released for mindspore {wanted}, but {mindspore} is installed.{other} {_ADVICE}"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,13 @@ _PLAIN_RUN = {
     "profile": False,
     "do_eval": False,
 }
+#: Sections that name files, tokenizers or watchers of the user's and decide no size of the step.
+_LEFT_OUT = ("eval_dataset", "eval_dataset_task", "metric", "monitor_config", "processor", "src_strategy_path_or_dir",
+             "tensorboard")  # fmt: skip
+_COLUMNS = ("input_ids", "labels", "loss_mask", "position_ids")
+#: Settings of a user's data loader that say what a sample holds.
+_SAMPLE_SETTINGS = ("compressed_eod_mask_length", "eod", "eod_mask_loss", "eod_pad_length", "pad",
+                    "reset_attention_mask", "reset_position_ids")  # fmt: skip
 _DATASET_SPARE = 2
 
 
@@ -69,12 +76,11 @@ class Layout:
         return stage * (self.devices // self.pipeline_stages)
 
 
-def read_layout(config: Mapping[str, Any]) -> Layout:
-    """Layout of a parsed graph-mode MindFormers configuration."""
-    model = _section(config, "model", "model_config")
-    parallel = config.get("parallel_config") or {}
-    runner = config.get("runner_config") or {}
-    pipeline = (config.get("parallel") or {}).get("pipeline_config") or {}
+def read_layout(config: Mapping[str, Any], pretrained: Mapping[str, Any] | None = None) -> Layout:
+    """Layout of a parsed graph-mode MindFormers configuration, whose model may lie in a Hugging Face config.json."""
+    model = {**(pretrained or {}), **_section(config, "model", "model_config")}
+    parallel, runner = _optional(config, "parallel_config"), _optional(config, "runner_config")
+    pipeline = _optional(_optional(config, "parallel"), "pipeline_config")
     interleave = model.get("pp_interleave_num", 1) if pipeline.get("pipeline_interleave") else 1
     return Layout(
         legacy=bool(config.get("use_legacy", True)),
@@ -102,6 +108,16 @@ def _section(config: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     return node
 
 
+def _optional(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A section that may be absent."""
+    section = config.get(key)
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        raise ValidationError(f"{key} is {section!r} in this YAML; it must be a section with keys of its own.")
+    return section
+
+
 def _count(section: Mapping[str, Any], key: str) -> int:
     value = section.get(key, 1)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -120,11 +136,14 @@ def _sequence_length(config: Mapping[str, Any], model: Mapping[str, Any]) -> int
 def filling_micro_batches(layout: Layout) -> int:
     """Fewest micro-batches that give every stage its peak.
 
-    A stage of 1F1B keeps at most as many micro-batches as there are stages, so that many fill it. Interleaved
-    chunks keep up to ``2 (p - 1) + (v - 1) p + 1`` chunks of micro-batches in flight on the first stage, more than
-    ``p v``: ``2 p`` micro-batches fill it. Never more than the plan itself has.
+    A stage of 1F1B keeps at most as many micro-batches as there are stages, so that many fill it. One more must come
+    after them: gathered weights stay alive until the last forward pass, which must lie behind the first backward pass
+    (measured, small Qwen3 on 2 stages: 73.6 MiB with 2 micro-batches, 83.6 MiB with 3, and with 4 the same to 0.03 %).
+    Interleaved chunks keep up to ``2 (p - 1) + (v - 1) p + 1`` chunks of micro-batches in flight on the first stage,
+    fewer than the ``2 p v`` of ``2 p`` micro-batches. Never more than the plan itself has.
     """
-    needed = layout.pipeline_stages * (1 if layout.interleave == 1 else 2)
+    p = layout.pipeline_stages
+    needed = p + 1 if layout.interleave == 1 else 2 * p
     return min(layout.micro_batches, needed)
 
 
@@ -145,7 +164,7 @@ _CONSTANT_RATE = {"type": "ConstantWarmUpLR", "learning_rate": 1e-6, "warmup_rat
 
 
 def prepared(config: Mapping[str, Any], run: Layout, data: Path) -> dict[str, Any]:
-    """Copy of `config` that runs without the user's data, checkpoints and callbacks.
+    """Copy of `config` that runs without the user's data, checkpoints, tokenizer and callbacks.
 
     Parameters
     ----------
@@ -158,6 +177,10 @@ def prepared(config: Mapping[str, Any], run: Layout, data: Path) -> dict[str, An
     """
     ready: dict[str, Any] = copy.deepcopy(dict(config))
     ready.update(_PLAIN_RUN)
+    for key in _LEFT_OUT:
+        ready.pop(key, None)
+    if "checkpoint_name_or_path" in ready["model"]["model_config"]:
+        ready["model"]["model_config"]["checkpoint_name_or_path"] = ""
     ready["callbacks"] = [{"type": "MFLossMonitor"}]
     ready["lr_schedule"] = dict(_CONSTANT_RATE)
     ready.setdefault("runner_config", {}).update(epochs=1, sink_mode=True, sink_size=1)
@@ -181,23 +204,43 @@ def _set_context(ready: dict[str, Any]) -> None:
 
 
 def _set_dataset(ready: dict[str, Any], run: Layout, data: Path) -> None:
-    dataset = ready.get("train_dataset") or {}
-    samples = samples_needed(run)
-    loader = _legacy_loader(run, data) if run.legacy else _megatron_loader(dataset, run, data, samples)
-    ready["train_dataset"] = {
-        "data_loader": loader,
-        "input_columns": ["input_ids"] if run.legacy else dataset.get("input_columns"),
-        "construct_args_key": None if run.legacy else dataset.get("construct_args_key"),
+    dataset = _users_dataset(ready)
+    columns = ["input_ids"] if run.legacy else _columns(dataset, ready)
+    section = {
+        "data_loader": _legacy_loader(run, data) if run.legacy else _megatron_loader(dataset, columns, run, data),
+        "input_columns": columns,
         "num_parallel_workers": 1, "python_multiprocessing": False, "drop_remainder": True,
         "numa_enable": False, "prefetch_size": 1, "repeat": 1, "seed": 0,
     }  # fmt: skip
-    ready["train_dataset"] = {key: value for key, value in ready["train_dataset"].items() if value is not None}
-    for key in ("eval_dataset", "eval_dataset_task"):
-        ready.pop(key, None)
+    if not run.legacy:
+        section["construct_args_key"] = dataset.get("construct_args_key") or list(columns)
+    elif isinstance((ready.get("parallel") or {}).get("dataset_strategy"), list):
+        ready["parallel"]["dataset_strategy"] = ready["parallel"]["dataset_strategy"][:1]
+    ready["train_dataset"] = section
     ready["train_dataset_task"] = {
         "type": "CausalLanguageModelDataset",
         "dataset_config": copy.deepcopy(ready["train_dataset"]),
     }
+
+
+def _users_dataset(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The training set's section, which may stand in its task only; empty when the file has none."""
+    task = config.get("train_dataset_task")
+    nested = task.get("dataset_config") if isinstance(task, Mapping) else None
+    for section in (config.get("train_dataset"), nested):
+        if isinstance(section, Mapping) and section:
+            return section
+    return {}
+
+
+def _columns(dataset: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """Columns of a sample: the file's own, else as many as its dataset strategy splits."""
+    own = dataset.get("input_columns")
+    if isinstance(own, list) and own:
+        return [str(name) for name in own]
+    strategy = (config.get("parallel") or {}).get("dataset_strategy")
+    masked = isinstance(strategy, list) and len(strategy) == len(_COLUMNS) + 1
+    return [*_COLUMNS, "attention_mask"] if masked else list(_COLUMNS)
 
 
 def samples_needed(layout: Layout) -> int:
@@ -215,15 +258,17 @@ def mindrecord_path(data: Path, layout: Layout) -> Path:
     return data / f"tokens-{layout.seq + 1}x{rows}.mindrecord"
 
 
-def _megatron_loader(dataset: Mapping[str, Any], layout: Layout, data: Path, samples: int) -> dict[str, Any]:
-    loader = copy.deepcopy(dict(dataset.get("data_loader") or {}))
-    settings = dict(loader.get("config") or {})
+def _megatron_loader(dataset: Mapping[str, Any], columns: Sequence[str], layout: Layout, data: Path) -> dict[str, Any]:
+    """Loader of synthetic samples with the user's columns; its index lies in the run's own folder."""
+    loader = dataset.get("data_loader")
+    own = (loader.get("config") if isinstance(loader, Mapping) else None) or {}
+    settings = {"eod": 1, "pad": -1} | {key: own[key] for key in _SAMPLE_SETTINGS if key in own}
     settings.update(
-        seed=1234, split="1, 0, 0", seq_length=layout.seq, eod=settings.get("eod", 1), pad=settings.get("pad", -1),
-        data_path=["1", str(data / "tokens")],
+        seed=1234, split="1, 0, 0", seq_length=layout.seq, data_path=["1", str(data / "tokens")],
+        path_to_cache="./index", create_attention_mask="attention_mask" in columns,
+        create_compressed_eod_mask="actual_seq_len" in columns,
     )  # fmt: skip
-    loader.update(
-        type="BlendedMegatronDatasetDataLoader", datasets_type="GPTDataset", sizes=[samples, 0, 0], config=settings,
-        shuffle=False,
-    )  # fmt: skip
-    return loader
+    return {
+        "type": "BlendedMegatronDatasetDataLoader", "datasets_type": "GPTDataset", "shuffle": False,
+        "sizes": [samples_needed(layout), 0, 0], "config": settings,
+    }  # fmt: skip

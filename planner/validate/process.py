@@ -1,4 +1,4 @@
-"""Child processes that never outlive us: each leads a process group, killed on timeout, Ctrl-C or error."""
+"""Child processes that never outlive us: each leads a process group, killed on timeout, signal or error."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 _GRACE_S = 3.0
 _POLL_S = 0.2
@@ -24,6 +26,28 @@ class Ended:
     """Exit status; negative: the signal that ended it."""
     timed_out: bool
     seconds: float
+
+
+@contextlib.contextmanager
+def ending_by_exception() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise `SystemExit` (128 + signal), so that children end and folders go as on Ctrl-C.
+
+    Signals that the caller handles or ignores (``nohup``) stay as they are; so does everything outside the main thread.
+    """
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                previous[number] = signal.signal(number, _leave)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 class Children:

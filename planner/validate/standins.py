@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,12 +58,18 @@ def _prepend(env: dict[str, str], name: str, path: Path) -> None:
     env[name] = os.pathsep.join(filter(None, [str(path), env.get(name, "")]))
 
 
-def find_cann(mindspore_home: Path, version: str, cache: Path, env: Mapping[str, str]) -> Cann:
+def find_cann(
+    mindspore_home: Path,
+    version: str,
+    cache: Path,
+    env: Mapping[str, str],
+    progress: Callable[[str], None] | None = None,
+) -> Cann:
     """The CANN that `env` names; else stand-ins for this MindSpore, built if the cache has none."""
     installed = installed_cann(env)
     if installed is not None:
         return Cann(root=installed, real=True)
-    return Cann(root=ensure_standins(mindspore_home, version, cache), real=False)
+    return Cann(root=ensure_standins(mindspore_home, version, cache, progress=progress), real=False)
 
 
 def installed_cann(env: Mapping[str, str]) -> Path | None:
@@ -75,12 +81,21 @@ def installed_cann(env: Mapping[str, str]) -> Path | None:
     return None
 
 
-def ensure_standins(mindspore_home: Path, version: str, cache: Path, soc: str = "Ascend910B1") -> Path:
+def ensure_standins(
+    mindspore_home: Path,
+    version: str,
+    cache: Path,
+    soc: str = "Ascend910B1",
+    progress: Callable[[str], None] | None = None,
+) -> Path:
     """Folder of stand-ins for the MindSpore at `mindspore_home`; builds it once (about 20 s)."""
+    _check_system()
     root = cache / "cann-standins" / f"mindspore-{version}-{_fingerprint(mindspore_home, soc)}"
     if root.exists():
         return root
-    _check_machine()
+    _check_tools()
+    if progress:
+        progress(f"CANN is not installed: building stand-in libraries once, into {root.parent}")
     root.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent))
     try:
@@ -107,12 +122,15 @@ def _fingerprint(mindspore_home: Path, soc: str) -> str:
     return digest.hexdigest()[:12]
 
 
-def _check_machine() -> None:
+def _check_system() -> None:
     if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
         raise ValidationError(
             f"DryRun without CANN runs on x86_64 Linux only, this is {sys.platform} {platform.machine()}. "
             "Run it on an x86_64 Linux machine, or where CANN is installed (source its set_env.sh first)."
         )
+
+
+def _check_tools() -> None:
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         raise ValidationError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import subprocess
@@ -15,7 +16,8 @@ import pytest
 
 from planner.errors import ValidationError
 from planner.validate import dryrun as module
-from planner.validate.dryrun import DryRunSettings, default_stages, dryrun, last_error_line, load_yaml
+from planner.validate.child_log import last_error_line, read_report
+from planner.validate.dryrun import DryRunSettings, default_stages, dryrun, load_yaml
 
 FAKE = '''#!{python}
 """Stands in for an interpreter with MindSpore: answers the probe, else acts as FAKE_MODE says."""
@@ -34,6 +36,14 @@ if mode == "crash":
     os.kill(os.getpid(), 11)
 if mode == "silent":
     sys.exit(5)
+if mode == "torn":
+    print('PLANNER_DRYRUN {{"peak_by')
+    sys.stdout.flush()
+    os.kill(os.getpid(), 9)
+if mode == "last fails" and os.environ["RANK_ID"] != "12":
+    time.sleep(600)
+if mode == "last fails":
+    mode = "refused"
 report = {{"mindspore": "2.9.0", "mindformers": "1.9.0", "seconds": 1.5, "steps": 2}}
 if mode == "refused":
     report["error"] = "ValueError: num_heads 30 must be divisible by 4"
@@ -92,7 +102,7 @@ def test_one_rank_per_stage_and_its_figures(settings: DryRunSettings, tmp_path: 
     first = report.stages[0]
     assert (first.peak_bytes, first.static_bytes, first.peak_with_fragments_bytes) == (2950, 400, 3 << 20)
     assert sum(first.terms.values()) == 2950
-    assert first.micro_batches == 4
+    assert first.micro_batches == 5
     assert first.real_cann
     assert not first.cached
     assert len(lines) == 6
@@ -101,7 +111,7 @@ def test_one_rank_per_stage_and_its_figures(settings: DryRunSettings, tmp_path: 
 
 def test_notes_say_what_was_shrunk_and_left_out(settings: DryRunSettings) -> None:
     notes = " ".join(dryrun(CONFIG, [0], settings).notes)
-    assert "Ran 4 of 16 micro-batches" in notes
+    assert "Ran 5 of 16 micro-batches" in notes
     assert "operator workspace" in notes
     exact = DryRunSettings(python=settings.python, cache=settings.cache, exact=True)
     assert "Ran " not in " ".join(dryrun(CONFIG, [0], exact).notes)
@@ -135,7 +145,14 @@ def test_stages_at_once_come_back_in_order(settings: DryRunSettings) -> None:
     ("mode", "words"),
     [
         ("refused", r"stage 1 \(rank 4\) ended with exit status 1: ValueError: num_heads 30 must be divisible by 4$"),
-        ("crash", r"stage 1 \(rank 4\) was killed by signal 11: \[ERROR\] CORE\(1,python\): the graph is wrong$"),
+        (
+            "crash",
+            r"stage 1 \(rank 4\) was killed by signal 11 \(SIGSEGV\): \[ERROR\] CORE\(1,python\): the graph is wrong$",
+        ),
+        (
+            "torn",
+            r"stage 1 \(rank 4\) was killed by signal 9 \(SIGKILL, perhaps because this machine ran out of memory\)",
+        ),
         ("silent", r"stage 1 \(rank 4\) ended with exit status 5: it left no message$"),
     ],
 )
@@ -161,8 +178,21 @@ def test_time_limit(settings: DryRunSettings, monkeypatch: pytest.MonkeyPatch) -
 def test_failure_of_one_stage_stops_the_others(settings: DryRunSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_MODE", "refused")
     jobs = DryRunSettings(python=settings.python, cache=settings.cache, jobs=2)
-    with pytest.raises(ValidationError, match="stage 0"):
+    with pytest.raises(ValidationError, match="stage [01]"):
         dryrun(CONFIG, range(4), jobs)
+
+
+def test_a_late_stage_that_fails_is_reported_while_earlier_ones_still_run(
+    settings: DryRunSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_MODE", "last fails")
+    jobs = DryRunSettings(python=settings.python, cache=settings.cache, jobs=2)
+    started = time.monotonic()
+    with pytest.raises(
+        ValidationError, match=r"stage 3 \(rank 12\) ended with exit status 1: ValueError: num_heads 30"
+    ):
+        dryrun(CONFIG, [0, 3], jobs)
+    assert time.monotonic() - started < 30
 
 
 CTRL_C = """
@@ -173,8 +203,11 @@ dryrun(json.loads(sys.argv[1]), [0, 1], DryRunSettings(python=Path(sys.argv[2]),
 """
 
 
-def test_ctrl_c_leaves_no_process_and_no_cache_entry(
-    settings: DryRunSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_leaves_no_process_and_no_cache_entry(
+    settings: DryRunSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, status: int
 ) -> None:
     monkeypatch.setenv("FAKE_MODE", "sleep")
     command = [sys.executable, "-c", CTRL_C, json.dumps(CONFIG), str(settings.python), str(settings.cache)]
@@ -184,9 +217,10 @@ def test_ctrl_c_leaves_no_process_and_no_cache_entry(
         time.sleep(0.1)
     running = children_of(parent.pid)
     assert len(running) == 2
-    parent.send_signal(signal.SIGINT)
+    parent.send_signal(number)
     _, errors = parent.communicate(timeout=30)
-    assert b"KeyboardInterrupt" in errors
+    assert (b"KeyboardInterrupt" in errors) == (number == signal.SIGINT)
+    assert parent.returncode == status
     assert not [pid for pid in running if Path(f"/proc/{pid}").exists()]
     assert not (tmp_path / "cache/dryrun").exists()
     assert list((tmp_path / "scratch").iterdir()) == []
@@ -225,6 +259,101 @@ def test_small_floats_are_floats_for_yaml_1_1(settings: DryRunSettings, tmp_path
     assert load_yaml(keep / "stage-0/config.yaml")["optimizer"]["eps"] == 1e-8
 
 
+def test_a_damaged_result_is_made_again(settings: DryRunSettings, tmp_path: Path) -> None:
+    dryrun(CONFIG, [0], settings)
+    (entry,) = (tmp_path / "cache/dryrun").iterdir()
+    whole = entry.read_text()
+    for damaged in ("", whole[:40], "[]", '{"stage": 0}'):
+        entry.write_text(damaged)
+        assert not dryrun(CONFIG, [0], settings).stages[0].cached
+        assert entry.read_text() == whole
+
+
+def test_a_cache_that_cannot_be_written_is_named(settings: DryRunSettings, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    there = DryRunSettings(python=settings.python, cache=blocked / "cache")
+    with pytest.raises(ValidationError, match=r"Not a directory\. DryRun writes to .*file/cache and .*XDG_CACHE_HOME"):
+        dryrun(CONFIG, [0], there)
+    assert list((tmp_path / "scratch").iterdir()) == []
+    kept = DryRunSettings(python=settings.python, cache=settings.cache, keep=blocked / "logs")
+    with pytest.raises(ValidationError, match="Not a directory"):
+        dryrun(CONFIG, [0], kept)
+    assert len(calls(tmp_path)) == 0
+
+
+def test_a_result_that_cannot_be_cached_is_still_a_result(
+    settings: DryRunSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(module, "write_atomically", full)
+    lines: list[str] = []
+    report = dryrun(CONFIG, [0], settings, lines.append)
+    assert report.stages[0].peak_bytes == 2950
+    assert lines[1].startswith("stage 0: not cached, ")
+    assert lines[1].endswith("No space left on device")
+
+
+def test_kept_logs_replace_only_what_a_run_left(settings: DryRunSettings, tmp_path: Path) -> None:
+    keep = tmp_path / "kept"
+    (keep / "stage-0").mkdir(parents=True)
+    (keep / "stage-0/mine.txt").write_text("notes")
+    settings = DryRunSettings(python=settings.python, cache=settings.cache, keep=keep, use_cache=False)
+    dryrun(CONFIG, [0], settings)
+    assert (keep / "stage-0/mine.txt").read_text() == "notes"
+    (keep / "stage-0/old.ir").touch()
+    dryrun(CONFIG, [0], settings)
+    assert not (keep / "stage-0/old.ir").exists()
+
+
+def test_a_stage_named_twice_runs_once(settings: DryRunSettings, tmp_path: Path) -> None:
+    assert [stage.stage for stage in dryrun(CONFIG, [1, 1, 0], settings).stages] == [1, 0]
+    assert len(calls(tmp_path)) == 2
+
+
+def test_use_parallel_that_is_off_is_noted(settings: DryRunSettings) -> None:
+    assert "--use_parallel True" in dryrun(CONFIG | {"use_parallel": False}, [0], settings).notes[0]
+    assert "use_parallel" not in " ".join(dryrun(CONFIG | {"use_parallel": True}, [0], settings).notes)
+
+
+def test_columns_of_a_sample_are_part_of_the_key(settings: DryRunSettings, tmp_path: Path) -> None:
+    """A mask that the data set brings is another graph; where the data lie is not."""
+    columns = ["input_ids", "labels", "loss_mask", "position_ids"]
+    dryrun(CONFIG | {"train_dataset": {"input_columns": columns}}, [0], settings)
+    assert dryrun(CONFIG | {"train_dataset": {"input_columns": columns, "seed": 3}}, [0], settings).stages[0].cached
+    masked = {"input_columns": [*columns, "attention_mask"]}
+    assert not dryrun(CONFIG | {"train_dataset": masked}, [0], settings).stages[0].cached
+    assert len(calls(tmp_path)) == 2
+
+
+def test_a_model_in_a_config_json_beside_the_file(settings: DryRunSettings, tmp_path: Path) -> None:
+    """Only config.json goes along: weights in that folder would be loaded."""
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf/config.json").write_text('{"max_position_embeddings": 512}')
+    (tmp_path / "hf/model.safetensors").touch()
+    path = tmp_path / "pretrain.yaml"
+    content = CONFIG | {"pretrained_model_dir": "hf", "model": {"model_config": {}}}
+    path.write_text(json.dumps(content))
+    kept = DryRunSettings(python=settings.python, cache=settings.cache, keep=tmp_path / "kept")
+    assert dryrun(path, [0], kept).layout.seq == 512
+    run = tmp_path / "kept/stage-0"
+    assert load_yaml(run / "config.yaml")["pretrained_model_dir"] == "./pretrained"
+    assert [file.name for file in (run / "pretrained").iterdir()] == ["config.json"]
+    (tmp_path / "hf/config.json").write_text('{"max_position_embeddings": 512, "hidden_size": 8}')
+    assert not dryrun(path, [0], kept).stages[0].cached
+    (tmp_path / "hf/config.json").write_text("{")
+    with pytest.raises(ValidationError, match=r"hf/config\.json, which pretrained_model_dir names"):
+        dryrun(path, [0], kept)
+
+
+def test_half_a_report_is_none(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text('PLANNER_DRYRUN {"peak_bytes": 5}\nPLANNER_DRYRUN {"peak_by')
+    assert read_report(log) == {"peak_bytes": 5}
+
+
 def test_last_error_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("fine\nRuntimeError: first\nTypeError: second\n\nending\n")
@@ -232,6 +361,9 @@ def test_last_error_line(tmp_path: Path) -> None:
     log.write_text("only words\n\n")
     assert last_error_line(log) == "only words"
     assert last_error_line(tmp_path / "absent") == ""
+    warning = '[CRITICAL] ME(1): [mindspore/run_check/_check_version.py:351] MindSpore relies on whl package "te"'
+    log.write_text(f"RuntimeError: first\n{warning}\n")
+    assert last_error_line(log) == "RuntimeError: first"
 
 
 def test_runner_is_never_imported() -> None:

@@ -35,6 +35,17 @@ def test_a_wrong_pair_is_named(mindspore: str, mindformers: str, wanted: str) ->
         check_pair(mindspore, mindformers)
 
 
+def test_both_right_pairs_are_named() -> None:
+    with pytest.raises(ValidationError) as caught:
+        check_pair("2.10.0", "1.9.0")
+    assert str(caught.value) == (
+        "mindformers 1.9.0 was released for mindspore 2.9.0, but 2.10.0 is installed. mindspore 2.10.0 goes with "
+        "mindformers 2.0.0. Install the proven pair: pip install mindspore==2.9.0 mindformers==1.9.0"
+    )
+    with pytest.raises(ValidationError, match=r"but 2\.6\.0 is installed\. Install the proven pair"):
+        check_pair("2.6.0", "1.9.0")
+
+
 def test_versions_come_from_the_interpreter(tmp_path: Path) -> None:
     python = fake_interpreter(tmp_path, '{"home": "/x/mindspore", "mindspore": "2.9.0", "mindformers": "1.9.0"}')
     found = find_framework(python)
@@ -54,8 +65,27 @@ def test_what_is_missing_is_named_with_the_cure(tmp_path: Path, answer: str, mis
 
 
 def test_no_interpreter(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="Cannot ask the interpreter"):
+    with pytest.raises(ValidationError, match=r"Cannot ask the interpreter .*absent .*: No such file or directory\."):
         find_framework(tmp_path / "absent")
+    with pytest.raises(ValidationError, match=r"Permission denied\. Name a Python interpreter"):
+        find_framework(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("", "exit status 0 without an answer"),
+        ("exit 3", "exit status 3 without an answer"),
+        ("echo hello", "exit status 0 without an answer"),
+        ("echo 'syntax error near -c' >&2; exit 2", "syntax error near -c"),
+    ],
+)
+def test_a_program_that_is_no_python(tmp_path: Path, script: str, words: str) -> None:
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    with pytest.raises(ValidationError, match=f"for its packages: {words}. Name a Python interpreter"):
+        find_framework(path)
 
 
 def test_probe_runs_in_this_interpreter_without_importing_mindspore() -> None:

@@ -92,7 +92,7 @@ def test_what_is_no_layout_is_refused(change: dict[str, Any], words: str) -> Non
 
 @pytest.mark.parametrize(
     ("stages", "interleave", "planned", "run"),
-    [(8, 1, 16, 8), (8, 1, 4, 4), (4, 2, 64, 8), (4, 2, 6, 6), (2, 1, 2, 2)],
+    [(8, 1, 16, 9), (8, 1, 4, 4), (4, 2, 64, 8), (4, 2, 6, 6), (2, 1, 2, 2), (2, 1, 3, 3)],
 )
 def test_micro_batches_that_fill_the_pipeline(stages: int, interleave: int, planned: int, run: int) -> None:
     layout = replace(LAYOUT, pipeline_stages=stages, interleave=interleave, micro_batches=planned)
@@ -124,7 +124,75 @@ def test_prepared_configuration_uses_nothing_of_the_user() -> None:
     assert loader["config"]["data_path"] == ["1", "/cache/data/tokens"]
     assert loader["config"]["seq_length"] == 8192
     assert loader["config"]["create_attention_mask"] is True
+    assert loader["config"]["path_to_cache"] == "./index"  # beside the run: no run sees another's unfinished index
     assert ready["train_dataset"]["input_columns"][-1] == "attention_mask"
+
+
+COLUMNS = ["input_ids", "labels", "loss_mask", "position_ids"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "columns"),
+    [
+        ({"train_dataset": None}, COLUMNS),
+        ({"train_dataset": None, "parallel": {"dataset_strategy": [[2, 1]] * 4}}, COLUMNS),
+        ({"train_dataset": None, "parallel": {"dataset_strategy": [[2, 1]] * 5}}, [*COLUMNS, "attention_mask"]),
+        ({"train_dataset": {"input_columns": [*COLUMNS, "actual_seq_len"]}}, [*COLUMNS, "actual_seq_len"]),
+        (
+            {"train_dataset": None, "train_dataset_task": {"dataset_config": {"input_columns": COLUMNS[:2]}}},
+            COLUMNS[:2],
+        ),
+    ],
+)
+def test_columns_of_synthetic_samples(sections: dict[str, Any], columns: list[str]) -> None:
+    config = user_config() | sections
+    section = prepared(config, as_run(read_layout(config)), Path("/cache"))["train_dataset"]
+    assert section["input_columns"] == section["construct_args_key"] == columns
+    settings = section["data_loader"]["config"]
+    assert settings["create_attention_mask"] == ("attention_mask" in columns)
+    assert settings["create_compressed_eod_mask"] == ("actual_seq_len" in columns)
+
+
+def test_a_loader_of_another_kind_leaves_nothing_but_its_columns() -> None:
+    loader = {"type": "HFDataLoader", "path": "alpaca", "handler": [{"type": "AlpacaInstructDataHandler"}],
+              "config": {"tokenizer": "x", "train_data_path": ["/a"], "eod": 7, "eod_mask_loss": True}}  # fmt: skip
+    config = user_config() | {"train_dataset": {"data_loader": loader, "input_columns": COLUMNS, "shuffle": True}}
+    section = prepared(config, as_run(read_layout(config)), Path("/cache"))["train_dataset"]
+    assert set(section["data_loader"]) == {"type", "datasets_type", "shuffle", "sizes", "config"}
+    settings = section["data_loader"]["config"]
+    assert {"tokenizer", "train_data_path"}.isdisjoint(settings)
+    assert (settings["eod"], settings["eod_mask_loss"], settings["pad"]) == (7, True, -1)
+
+
+def test_sections_that_name_files_of_the_user_are_left_out() -> None:
+    config = user_config() | {
+        "processor": {"tokenizer": {"vocab_file": "/x"}}, "monitor_config": {"monitor_on": True}, "do_eval": True,
+        "eval_dataset": {"data_loader": {}}, "metric": {"type": "PerplexityMetric"}, "use_parallel": False,
+    }  # fmt: skip
+    config["model"]["model_config"]["checkpoint_name_or_path"] = "llama2_7b"
+    ready = prepared(config, as_run(read_layout(config)), Path("/cache"))
+    assert {"processor", "monitor_config", "eval_dataset", "metric"}.isdisjoint(ready)
+    assert (ready["do_eval"], ready["use_parallel"]) == (False, True)
+    assert ready["model"]["model_config"]["checkpoint_name_or_path"] == ""
+
+
+def test_legacy_input_is_one_column_and_so_is_its_strategy() -> None:
+    config = user_config() | {"use_legacy": True, "parallel": {"dataset_strategy": [[2, 1], [2, 1]]}}
+    ready = prepared(config, as_run(read_layout(config)), Path("/cache"))
+    assert ready["parallel"]["dataset_strategy"] == [[2, 1]]
+
+
+def test_sizes_in_a_config_json_stand_behind_those_of_the_file() -> None:
+    config = user_config() | {"model": {"model_config": {"pp_interleave_num": 2}}, "train_dataset": None}
+    assert read_layout(config, {"max_position_embeddings": 1024}).seq == 1024
+    config["model"]["model_config"]["seq_length"] = 512
+    assert read_layout(config, {"max_position_embeddings": 1024}).seq == 512
+
+
+@pytest.mark.parametrize("key", ["parallel_config", "runner_config", "parallel"])
+def test_a_section_that_is_none(key: str) -> None:
+    with pytest.raises(ValidationError, match=f"{key} is 'on' in this YAML; it must be a section"):
+        read_layout(user_config() | {key: "on"})
 
 
 def test_prepared_keeps_what_decides_memory() -> None:

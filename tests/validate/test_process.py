@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.validate.process import Children
+from planner.validate.process import Children, ending_by_exception
 
 PARENT_OF_SLEEPER = """
 import subprocess, sys, time
@@ -91,3 +92,35 @@ def test_nothing_starts_after_closing(tmp_path: Path) -> None:
     children.close()
     with pytest.raises(KeyboardInterrupt):
         run(children, tmp_path, "print('never')")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_end_a_process_become_exceptions(number: int) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as caught, ending_by_exception():
+        signal.raise_signal(signal.Signals(number))
+    assert caught.value.code == 128 + number
+    assert signal.getsignal(number) == before
+
+
+def test_signals_that_the_caller_ignores_stay_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ending_by_exception():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_other_threads_leave_signals_alone() -> None:
+    seen = []
+
+    def inside() -> None:
+        with ending_by_exception():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert seen == [signal.SIG_DFL]

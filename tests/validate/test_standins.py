@@ -139,6 +139,15 @@ def test_missing_tools_are_named(home: Path, tmp_path: Path, monkeypatch: pytest
         ensure_standins(home, "2.9.0", tmp_path / "cache")
 
 
+def test_a_build_is_announced_once(home: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    for _ in range(2):
+        ensure_standins(home, "2.9.0", tmp_path / "cache", progress=lines.append)
+    assert lines == [
+        f"CANN is not installed: building stand-in libraries once, into {tmp_path / 'cache/cann-standins'}"
+    ]
+
+
 def test_other_machines_are_refused(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standins.platform, "machine", lambda: "aarch64")
     with pytest.raises(ValidationError, match="x86_64 Linux only"):
