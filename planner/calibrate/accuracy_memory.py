@@ -1,7 +1,9 @@
 """How well predicted memory agrees with recorded references.
 
 References: the DryRun grid (MindSpore's own memory plan), measured GPU peaks, static bytes and first-iteration peaks of
-Ascend runs, and reports of runs that fit or ran out of memory.  Nothing is fitted to them: the model lists tensors.
+Ascend runs, and reports of runs that fit or ran out of memory.  Peaks and static bytes: nothing is fitted, the model
+lists tensors.  What a pool reserves on top of its peak is fitted (`planner.calibrate.fragmentation`); wherever that
+enters, each row is judged by the share that was fitted without its own model family, and its group says so.
 
 Errors are ``predicted / reference - 1``.  A prediction fits a device when its peak, with the pool's fragmentation and
 the framework's context added, is within what the framework sees of the device; where a row states the limit its own
@@ -18,6 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from planner.calibrate.dryrun_grid import MARKS, GridPoint, read_grid
+from planner.calibrate.fragmentation import error_percent, family_of, fitted_pools, fragmentation
+from planner.calibrate.memory_misses import reason_of
 from planner.calibrate.truth import (
     MEMORY_CASES,
     SIMULATOR_ROWS,
@@ -33,9 +37,6 @@ from planner.cost.strategies import Strategies
 from planner.errors import CalibrationError
 from planner.model.records import Workload
 
-#: Share of allocated bytes that the pool reserves on top: mean of reserved / allocated over the SimuMax B200 rows of
-#: memory-cases.csv (12 rows, 1.029 to 1.093).
-FRAGMENTATION: Final = 0.052
 #: Runtime, kernels and collective buffers outside the pool [bytes]; assumed, see docs/memory.md.
 CONTEXT_BYTES: Final = 1.0 * 2**30
 
@@ -49,12 +50,23 @@ _SWITCHES: Final[tuple[str, ...]] = ("reuse-fp32-param", "fused-cross-entropy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowScore:
-    """One reference and its prediction [bytes], or one verdict."""
+    """One reference and its prediction [bytes], or one verdict.
+
+    Attributes
+    ----------
+    reference_bytes : float
+        What was measured or compiled; for a verdict the limit.
+    note : str
+        Of a verdict: what was reported, "fits" or "oom".
+    reason : str
+        Of a wrong verdict: what is known of why.
+    """
 
     case_id: str
     reference_bytes: float
     predicted_bytes: float
     note: str = ""
+    reason: str = ""
 
     @property
     def error_percent(self) -> float:
@@ -74,6 +86,13 @@ class GroupScore:
         ``fits_as_fits``, ``fits_as_oom``, ``oom_as_oom``, ``oom_as_fits``; empty for groups without verdicts.
     wrong : tuple of str
         Cases with a wrong verdict.
+    fitted : bool
+        Whether a fitted constant enters the group's predictions; False: the model lists tensors.
+    left_out : str
+        What was left out of the fit for each row's prediction: "family", its own model family; empty when nothing is
+        fitted.
+    about : str
+        How to read the group where its name does not say it.
     """
 
     name: str
@@ -86,6 +105,8 @@ class GroupScore:
     confusion: Mapping[str, int] = field(default_factory=dict)
     wrong: tuple[str, ...] = ()
     fitted: bool = False
+    left_out: str = ""
+    about: str = ""
     rows: tuple[RowScore, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,13 +138,15 @@ def score(path: str | Path | None = None) -> Accuracy:
     CalibrationError
         The file cannot be read, has the columns of no known table, or holds no row that can be predicted.
     """
-    found: list[Accuracy] = []
-    for file in reference_paths() if path is None else (Path(path),):
-        found.append(_score_file(file))
+    found = [_score_file(file) for file in (reference_paths() if path is None else (Path(path),))]
+    if path is None:
+        found.append(Accuracy(groups=(_reserved_of_allocated(),), skipped={}))
     groups = tuple(group for accuracy in found for group in accuracy.groups)
+    skipped = {name: reason for accuracy in found for name, reason in accuracy.skipped.items()}
     if not groups:
-        raise CalibrationError(f"{path}: no row states a model, a layout and a measured or reported memory.")
-    return Accuracy(groups=groups, skipped={k: v for accuracy in found for k, v in accuracy.skipped.items()})
+        first = next((f" {name}: {reason}." for name, reason in skipped.items()), "")
+        raise CalibrationError(f"{path}: no row states a model, a layout and a measured or reported memory.{first}")
+    return Accuracy(groups=groups, skipped=skipped)
 
 
 def reference_paths() -> tuple[Path, ...]:
@@ -176,7 +199,7 @@ def _score_simulator(rows: Sequence[TruthRow]) -> Accuracy:
     groups: dict[str, list[RowScore]] = {}
     for row in rows:
         reason = _unpredictable(row) or ("" if row.usable else "a paper's formula, not a measurement")
-        if reason or "peak_bytes" not in row.measured:
+        if reason or row.measured.get("peak_bytes", 0.0) <= 0 or _impossible(row):
             skipped[row.case_id] = reason or "no measured memory"
             continue
         device = row.hardware.split(" ")[0].split("-")[0]
@@ -203,14 +226,19 @@ def _rank_scores(row: TruthRow) -> list[RowScore]:
 
 
 def _score_cases(rows: Sequence[TruthRow]) -> Accuracy:
-    skipped = {row.case_id: reason for row in rows if (reason := _unpredictable(row))}
+    skipped = {row.case_id: reason for row in rows if (reason := _unpredictable(row) or _impossible(row))}
     usable = [row for row in rows if row.case_id not in skipped]
     static = [row for row in usable if row.stage_static_bytes]
     skipped |= {row.case_id: f"static bytes: {reason}" for row in static if (reason := _unknown_static(row))}
+    peaks = [row for row in usable if _steady_peak(row)]
     groups = [
         _errors("Ascend static bytes", [_static_score(row) for row in static if not _unknown_static(row)]),
-        _errors("Ascend first-iteration peaks", [_peak_score(row) for row in usable if _first_iteration(row)]),
-        _errors("measured peaks of memory cases", [_peak_score(row) for row in usable if _steady_peak(row)]),
+        replace(
+            _errors("Ascend first-iteration peaks", [_peak_score(row) for row in usable if _first_iteration(row)]),
+            about="printed before the optimizer's moments exist: lower bounds of a steady-state prediction",
+        ),
+        _errors("measured peaks of memory cases", [_peak_score(row) for row in peaks if not _is_reserved(row)]),
+        _family_out(_errors("reserved peaks of memory cases", [_reserved(row) for row in peaks if _is_reserved(row)])),
         _verdicts("fits and out of memory", [row for row in usable if row.observed in {"fits", "oom"}]),
     ]
     return Accuracy(groups=tuple(group for group in groups if group.n), skipped=skipped)
@@ -235,7 +263,7 @@ def _static_score(row: TruthRow) -> RowScore:
 
 def _first_iteration(row: TruthRow) -> bool:
     """Peaks printed after the first iteration: a steady-state prediction may exceed but not miss them."""
-    return "first-iteration-peak" in row.flags and "lora" not in row.flags
+    return "peak_bytes" in row.measured and "first-iteration-peak" in row.flags and "lora" not in row.flags
 
 
 def _steady_peak(row: TruthRow) -> bool:
@@ -250,6 +278,42 @@ def _peak_score(row: TruthRow) -> RowScore:
     return RowScore(case_id=row.case_id, reference_bytes=row.measured["peak_bytes"], predicted_bytes=predicted)
 
 
+def _is_reserved(row: TruthRow) -> bool:
+    """Whether the printed peak is what the pool reserved, not what was allocated."""
+    return "reserved memory" in row.source
+
+
+def _reserved(row: TruthRow) -> RowScore:
+    score = _peak_score(row)
+    return replace(score, predicted_bytes=score.predicted_bytes * (1.0 + _fragmentation_for(row)))
+
+
+# ---------------------------------------------------------------------------------------------- fragmentation, fitted
+
+
+def _fragmentation_for(row: TruthRow) -> float:
+    """Share that a pool reserves on top of its peak, fitted without the row's model family."""
+    assert row.model is not None
+    return fragmentation(family_of(row.model.name))
+
+
+def _reserved_of_allocated() -> GroupScore:
+    """The fitted share itself: reserved peaks from measured allocated ones, each family by the other's."""
+    pools = fitted_pools()
+    rows = []
+    for pool in pools:
+        reserved = pool.reserved_gib * 2**30
+        predicted = reserved * (1.0 + error_percent(pools, pool) / 100.0)
+        rows.append(RowScore(case_id=pool.case_id, reference_bytes=reserved, predicted_bytes=predicted))
+    return _family_out(
+        replace(_errors("reserved of allocated B200", rows), about="the fit of the pool's fragmentation by itself")
+    )
+
+
+def _family_out(group: GroupScore) -> GroupScore:
+    return replace(group, fitted=True, left_out="family")
+
+
 # -------------------------------------------------------------------------------------------------------- verdicts
 
 
@@ -262,8 +326,17 @@ def _verdicts(name: str, rows: Sequence[TruthRow]) -> GroupScore:
         confusion[f"{row.observed}_as_{verdict}"] += 1
         if verdict != row.observed:
             wrong.append(row.case_id)
-        scores.append(RowScore(case_id=row.case_id, reference_bytes=limit, predicted_bytes=needed, note=row.observed))
-    return GroupScore(name=name, n=len(rows), confusion=confusion, wrong=tuple(wrong), rows=tuple(scores))
+        scores.append(
+            RowScore(
+                case_id=row.case_id,
+                reference_bytes=limit,
+                predicted_bytes=needed,
+                note=row.observed,
+                reason="" if verdict == row.observed else reason_of(row),
+            )
+        )
+    group = GroupScore(name=name, n=len(rows), confusion=confusion, wrong=tuple(wrong), rows=tuple(scores))
+    return _family_out(group)
 
 
 def needed_bytes(row: TruthRow) -> float:
@@ -283,7 +356,7 @@ def needed_bytes(row: TruthRow) -> float:
         peak = min(peak, float(memory(model, workload, most).peak_bytes[0]))
     if "limit_bytes" in row.measured:
         return peak
-    return peak * (1.0 + FRAGMENTATION) + CONTEXT_BYTES
+    return peak * (1.0 + _fragmentation_for(row)) + CONTEXT_BYTES
 
 
 def _is_recipe(row: TruthRow) -> bool:
@@ -325,7 +398,18 @@ def row_pp(row: TruthRow) -> int:
     return row.strategy.pp
 
 
+def _impossible(row: TruthRow) -> str:
+    """Why the memory that a case states cannot be one."""
+    if any(size <= 0 for size in row.measured.values()) or any(size <= 0 for size in row.stage_static_bytes):
+        return "a memory it states is not above 0"
+    if row.observed in {"fits", "oom"} and limit_bytes(row) <= 0:
+        return "device_gib states no memory to fit into"
+    return ""
+
+
 def _unpredictable(row: TruthRow) -> str:
+    if row.problem:
+        return row.problem
     if row.strategy is None or row.model is None or row.workload is None:
         return f"the row does not state {', '.join(row.missing)}"
     return ""

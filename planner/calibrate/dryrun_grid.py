@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.cost.strategies import Strategy
-from planner.errors import CalibrationError
+from planner.errors import CalibrationError, PlannerError
 from planner.model.records import DENSE, MOE, Attention, LayerKind, Model, Moe, Workload
 
 #: Columns by which the table is known.
@@ -39,7 +39,7 @@ def read_grid(path: str | Path) -> list[GridPoint]:
     Raises
     ------
     CalibrationError
-        The file cannot be read or lacks columns.
+        The file cannot be read, lacks columns, or a row holds what no point has.
     """
     try:
         with Path(path).open(newline="", encoding="utf-8") as stream:
@@ -50,7 +50,20 @@ def read_grid(path: str | Path) -> list[GridPoint]:
         raise CalibrationError(f"{path}: cannot be read as CSV ({error}).") from error
     if absent:
         raise CalibrationError(f"{path}: no DryRun grid, column(s) {', '.join(sorted(absent))} are missing.")
-    return [_point({key: _value(text or "") for key, text in row.items() if key}) for row in rows]
+    return [_read_point(path, number, row) for number, row in enumerate(rows, 2)]
+
+
+def _read_point(path: str | Path, line: int, row: Mapping[str, str | None]) -> GridPoint:
+    where = f"{path}, line {line} ({row.get('id')})"
+    try:
+        point = _point({key: _value(text or "") for key, text in row.items() if key})
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, ZeroDivisionError, PlannerError) as error:
+        raise CalibrationError(
+            f"{where}: no point of a DryRun grid ({error}); see calibration/dryrun/grid.csv."
+        ) from error
+    if not (point.peak_bytes > 0 and point.static_bytes > 0 and 0 <= point.stage < point.strategy.pp):
+        raise CalibrationError(f"{where}: peak_bytes and static_bytes must be above 0, stage one of the pipeline's.")
+    return point
 
 
 def _value(text: str) -> Any:

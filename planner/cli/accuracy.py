@@ -53,4 +53,4 @@ def memory_answer(data: str | None) -> Answer:
     from planner.report.accuracies import memory_document, memory_lines
 
     found = accuracy_memory.score(data)
-    return memory_lines(found), memory_document(found)
+    return memory_lines(found, by_name=data is not None), memory_document(found)

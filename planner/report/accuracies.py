@@ -10,6 +10,7 @@ from planner.calibrate import accuracy_memory as of_memory
 from planner.calibrate.accuracy_time import Accuracy, GroupScore
 from planner.report.documents import head
 from planner.report.text import narrow_table, number, wrapped
+from planner.units import format_bytes
 
 _LEGEND = (
     "Errors of predicted against measured seconds a step, in per cent. in: rows of the fit itself; shape, release, "
@@ -92,30 +93,44 @@ def time_document(found: Accuracy) -> dict[str, Any]:
 
 _MEMORY_LEGEND = (
     "Errors of predicted against reference bytes, in per cent; least: the lowest prediction. right: verdicts that "
-    "agree with the report (fits, or out of memory)."
+    "agree with the report (fits, or out of memory). left out: none where nothing is fitted, the model lists tensors; "
+    "family: the pool's fragmentation is fitted, and each row judged by a fit without its own model family."
 )
+_VERDICTS = {"fits": "reported to fit", "oom": "reported out of memory"}
 
 
-def memory_lines(found: of_memory.Accuracy) -> list[str]:
-    """Table of groups, verdicts, and the cases that are wrong."""
+def memory_lines(found: of_memory.Accuracy, *, by_name: bool = False) -> list[str]:
+    """Table of groups, verdicts, the cases that are wrong, and rows left aside (each by name for a scored file)."""
     rows = [[group.name, *_memory_cells(group)] for group in found.groups]
-    heads = ("group", "n", "mean", "p90", "max", "bias", "least", "right")
-    lines = [*narrow_table(heads, rows, left=(0,)), "", *wrapped(_MEMORY_LEGEND)]
+    heads = ("group", "left out", "n", "mean", "p90", "max", "bias", "least", "right")
+    lines = [*narrow_table(heads, rows, left=(0, 1)), "", *wrapped(_MEMORY_LEGEND)]
     for group in found.groups:
-        if group.confusion:
-            counts = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in group.confusion.items())
-            lines += ["", *wrapped(f"{group.name}: {counts}", "  ")]
-        notes = {row.case_id: row.note for row in group.rows}
-        for case in group.wrong:
-            lines += wrapped(f"  wrong: {case}{': ' + notes[case] if notes.get(case) else ''}", "    ")
+        if group.about:
+            lines += wrapped(f"{group.name}: {group.about}.", "  ")
+    for group in found.groups:
+        lines += _verdict_lines(group)
     if found.skipped:
-        lines += ["", f"{len(found.skipped)} rows cannot be predicted; --json says why for each."]
+        lines += ["", *skipped_lines(found.skipped, by_name=by_name)]
+    return lines
+
+
+def _verdict_lines(group: of_memory.GroupScore) -> list[str]:
+    """Confusion counts, and each wrong case with its figures and what is known of it."""
+    if not group.confusion:
+        return []
+    counts = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in group.confusion.items())
+    lines = ["", *wrapped(f"{group.name}: {counts}", "  ")]
+    for row in group.rows:
+        if row.case_id in group.wrong:
+            figures = f"predicted {format_bytes(row.predicted_bytes)} of {format_bytes(row.reference_bytes)}"
+            because = f"; {row.reason}" if row.reason else ""
+            lines += wrapped(f"  wrong: {row.case_id}, {_VERDICTS[row.note]}, {figures}{because}", "    ")
     return lines
 
 
 def _memory_cells(group: of_memory.GroupScore) -> list[str]:
     numbers = [group.mean_abs_percent, group.p90_abs_percent, group.max_abs_percent]
-    cells = [str(group.n), *("" if value is None else f"{value:.1f}" for value in numbers)]
+    cells = [group.left_out or "none", str(group.n), *("" if value is None else f"{value:.1f}" for value in numbers)]
     cells += ["" if value is None else f"{value:+.1f}" for value in (group.bias_percent, group.least_percent)]
     right = sum(group.confusion.get(name, 0) for name in ("fits_as_fits", "oom_as_oom"))
     return [*cells, f"{right}/{sum(group.confusion.values())}" if group.confusion else ""]
