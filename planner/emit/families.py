@@ -19,9 +19,14 @@ MCORE: Final = {
     "qwen3_moe": ("qwen3_moe", "Qwen3MoeForCausalLM"),
     "deepseek_v3": ("deepseek_v3", "DeepseekV3ForCausalLM"),
     "telechat3": ("telechat3", "TeleChat3ForCausalLM"),
+    "telechat3_moe": ("telechat3_moe", "TeleChat3MoeForCausalLM"),
 }
-#: Families that MindFormers' legacy LlamaForCausalLM holds exactly.
-LEGACY: Final = ("llama", "mistral")
+#: Families among them with latent attention, shared experts and MTP (one network, two names).
+LATENT: Final = ("deepseek_v3", "telechat3_moe")
+#: Families that MindFormers' legacy ChatGLM2ForConditionalGeneration holds exactly.
+GLM: Final = ("glm", "glm4", "chatglm")
+#: Families of the legacy dialect; the others are in LlamaForCausalLM.
+LEGACY: Final = ("llama", "mistral", *GLM)
 #: Families with a PyNative class in MindFormers 2.x.
 PYNATIVE: Final = {
     "qwen3": ("qwen3", "Qwen3ForCausalLM"),

@@ -48,7 +48,7 @@ def model_section(plan: Plan) -> Entry:
     bos, eos, pad = (128000, 128001, 128002) if model.vocab == _LLAMA3_VOCABULARY else (1, 2, 0)
     entries = [
         Entry("type", "LlamaConfig"),
-        *_pipeline_layout(plan),
+        *pipeline_layout(plan),
         Entry("batch_size", plan.strategy.micro_batch_size),
         Entry("seq_length", workload.seq),
         Entry("hidden_size", model.hidden),
@@ -84,7 +84,8 @@ def model_section(plan: Plan) -> Entry:
     return Entry("model", [Entry("model_config", entries), Entry("arch", arch)], above=f"Model (shape: {model.name})")
 
 
-def _pipeline_layout(plan: Plan) -> list[Entry]:
+def pipeline_layout(plan: Plan) -> list[Entry]:
+    """Layers of each stage and chunks, as both legacy networks write them."""
     s = plan.strategy
     why = "layers of each stage minus the even share" + ("; one row a chunk" if s.vpp > 1 else "")
     entries = [Entry("offset", layout.offset(s), why)]
@@ -111,15 +112,22 @@ def dataset(plan: Plan, settings: Settings) -> list[Entry]:
     entries = [
         Entry("data_loader", loader),
         Entry("input_columns", ["input_ids"]),
+        *data_runtime(),
+    ]
+    task = [Entry("type", "CausalLanguageModelDataset"), Entry("dataset_config", Alias("train_dataset"))]
+    return [
+        Entry("train_dataset", entries, anchor="train_dataset", above="Data"),
+        Entry("train_dataset_task", task),
+    ]
+
+
+def data_runtime() -> list[Entry]:
+    """How a data set is read."""
+    return [
         Entry("num_parallel_workers", 8),
         Entry("python_multiprocessing", False),
         Entry("drop_remainder", True),
         Entry("repeat", 1),
         Entry("numa_enable", False),
         Entry("prefetch_size", 1),
-    ]
-    task = [Entry("type", "CausalLanguageModelDataset"), Entry("dataset_config", Alias("train_dataset"))]
-    return [
-        Entry("train_dataset", entries, anchor="train_dataset", above="Data"),
-        Entry("train_dataset_task", task),
     ]

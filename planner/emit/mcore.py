@@ -36,7 +36,7 @@ def check(model: Model) -> None:
 
 def _limits(model: Model) -> list[tuple[bool, str]]:
     att, family = model.attention, model.family
-    mla = family == "deepseek_v3"
+    mla = family in families.LATENT
     return [
         (model.norms_per_layer != 2, f"its {family} class has two norms a layer, not {model.norms_per_layer}"),
         (not model.gated_mlp, f"its {family} class has a gated MLP"),
@@ -50,7 +50,7 @@ def _limits(model: Model) -> list[tuple[bool, str]]:
         (model.mtp_layers > (1 if mla else 0), f"its {family} class takes at most {int(mla)} MTP module"),
         (family.startswith("qwen3") and not att.qk_norm, "its qwen3 classes always normalise queries and keys"),
         (
-            bool(model.moe) != (family in ("qwen3_moe", "deepseek_v3")),
+            bool(model.moe) != (family in ("qwen3_moe", *families.LATENT)),
             f"its {family} class and experts do not go together",
         ),
         (family == "qwen3_moe" and DENSE in model.layer_kinds, "its qwen3_moe class has experts in every layer"),
@@ -74,6 +74,7 @@ def model_config(plan: Plan) -> list[Entry]:
         "telechat3": _grouped_query,
         "qwen3_moe": _qwen3_moe,
         "deepseek_v3": _deepseek_v3,
+        "telechat3_moe": _deepseek_v3,
     }
     model_type, architecture = families.MCORE[plan.model.family]
     return [
@@ -160,7 +161,7 @@ def _qwen3_moe(plan: Plan, own: Traits) -> list[Entry]:
 def _deepseek_v3(plan: Plan, own: Traits) -> list[Entry]:
     model, att = plan.model, plan.model.attention
     if model.moe is None:
-        raise EmitError(f"{TARGET} cannot hold {model.name}: its deepseek_v3 class needs experts.")
+        raise EmitError(f"{TARGET} cannot hold {model.name}: its {model.family} class needs experts.")
     groups = [Entry("n_group", own.groups), Entry("topk_group", own.groups_chosen)]
     return [
         Entry("multi_latent_attention", True),
@@ -170,8 +171,7 @@ def _deepseek_v3(plan: Plan, own: Traits) -> list[Entry]:
             "q_lora_rank", att.q_lora_rank or None, "" if att.q_lora_rank else "null: queries are projected directly"
         ),
         Entry("kv_lora_rank", att.kv_lora_rank),
-        Entry("qk_nope_head_dim", att.qk_nope_dim),
-        Entry("qk_rope_head_dim", att.qk_rope_dim),
+        *_latent_widths(model),
         Entry("v_head_dim", att.v_head_dim),
         Entry("qk_layernorm", True),
         Entry("attention_bias", att.qkv_bias),
@@ -193,6 +193,19 @@ def _deepseek_v3(plan: Plan, own: Traits) -> list[Entry]:
         Entry("use_pad_tokens", False),
         Entry("moe_token_drop_policy", False),
     ]
+
+
+def _latent_widths(model: Model) -> list[Entry]:
+    """Query and key widths without and with rotary positions.
+
+    The converter of telechat3_moe (1.9.0 to 2.1.0) drops the Hugging Face names and would build 128 and 64.
+    """
+    names = ("qk_head_dim", "qk_pos_emb_head_dim")
+    why = "the Hugging Face name is ignored by this class"
+    if model.family != "telechat3_moe":
+        names, why = ("qk_nope_head_dim", "qk_rope_head_dim"), ""
+    widths = (model.attention.qk_nope_dim, model.attention.qk_rope_dim)
+    return [Entry(name, width, why) for name, width in zip(names, widths, strict=True)]
 
 
 def _experts(plan: Plan, own: Traits, count_key: str, balancing: str) -> list[Entry]:

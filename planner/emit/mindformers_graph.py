@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from planner.emit import families, legacy, mcore, sections
+from planner.emit import families, glm, legacy, mcore, sections
 from planner.emit.record import File, Placeholder, Settings
 from planner.emit.yamltext import Entry, document
 from planner.errors import EmitError
@@ -26,7 +26,7 @@ def render(plan: Plan, settings: Settings | None = None) -> File:
     settings = settings or Settings()
     families.check_family(plan.model, TARGET)
     is_legacy = plan.model.family in families.LEGACY
-    dialect = legacy if is_legacy else mcore
+    dialect = glm if plan.model.family in families.GLM else legacy if is_legacy else mcore
     dialect.check(plan.model)
     _check_strategy(plan, is_legacy=is_legacy)
     entries: list[Entry] = [
@@ -36,9 +36,9 @@ def render(plan: Plan, settings: Settings | None = None) -> File:
         sections.context(plan),
         *sections.parallel_config(plan, legacy=is_legacy),
         sections.parallel(plan, legacy=is_legacy),
-        sections.recompute(plan),
+        sections.recompute(plan, glm.select_recompute(plan) if dialect is glm else None),
         dialect.model_section(plan),
-        sections.callbacks(plan, balance=plan.model.family == "deepseek_v3"),
+        sections.callbacks(plan, balance=plan.model.family in families.LATENT),
     ]
     header = sections.header(plan, "legacy" if is_legacy else "mcore")
     placeholders = () if settings.data_path else (_data_placeholder(is_legacy),)
@@ -67,6 +67,8 @@ def _check_strategy(plan: Plan, *, is_legacy: bool) -> None:
         )
     if s.schedule == "interleaved" and s.vpp == 1:
         raise EmitError("schedule interleaved needs vpp of at least 2; use schedule 1f1b with vpp 1.")
+    if s.schedule == "zero_bubble_v" and is_legacy:
+        raise EmitError("zero_bubble_v needs chunks in a V, which legacy networks are not; use schedule interleaved.")
     if s.sequence_parallel and s.tp == 1:
         raise EmitError("sequence parallelism needs tp of at least 2; switch sequence_parallel off.")
     if s.cp > 1 and s.cp_algorithm != "ring" and not is_legacy and not exchanges_heads(plan.model):
@@ -78,4 +80,4 @@ def _check_strategy(plan: Plan, *, is_legacy: bool) -> None:
     if workload.optimizer not in ("AdamW", "Muon"):
         raise EmitError(f"optimizer {workload.optimizer!r} cannot be written for MindFormers; legal: AdamW, Muon.")
     if workload.optimizer == "Muon" and is_legacy:
-        raise EmitError("Muon works with mcore families only; use AdamW for Llama.")
+        raise EmitError(f"Muon works with mcore families only; use AdamW for {plan.model.family}.")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.cost.strategies import Strategy
-from planner.emit import layout, read_model
+from planner.emit import glm, layout, read_model
 from planner.emit.fields import Section
 from planner.emit.safeyaml import Document
 from planner.emit.sections import LEAST_COMPRESSED_SEQ
@@ -174,7 +174,9 @@ def _recompute(document: Document, layers: layout.Counts, unread: list[str]) -> 
         raise SpecError(
             f"{section.where('recompute')}: with swap_config.swap the list holds layer numbers; it is not read."
         )
-    if isinstance(select, dict):
+    if isinstance(select, dict) and set(select) == set(glm.SELECTED) and len({str(v) for v in select.values()}) == 1:
+        select = select[glm.SELECTED[0]]
+    elif isinstance(select, dict):
         unread.append("recompute_config.select_recompute: operator patterns; the layers of the longest list are taken")
         select = _longest(section, list(select.values()), layers)
     elif isinstance(select, list) and select and all(isinstance(item, str) for item in select):

@@ -37,7 +37,10 @@ IGNORED: Final = frozenset(
     "output_router_logits rl_config layer_types pp_interleave_num offset model_type type mlp_only_layers "
     "moe_layer_freq use_ring_attention attn_proj_has_bias fused_rms_norm rmsnorm_compute_2d "
     "embedding_init_type residual_dtype parallel_optimizer fp32_residual_connection is_encoder_decoder "
-    "num_blocks block_size multi_latent_attention".split()
+    "num_blocks block_size multi_latent_attention rmsnorm layernorm_epsilon rope_ratio post_layer_norm mlp_concat "
+    "apply_residual_connection_post_layernorm use_rearrange_rope bias_dropout_fusion apply_query_key_layer_scaling "
+    "attention_softmax_in_fp32 quantization_bit pre_seq_len prefix_projection gmask_token_id enable_high_performance "
+    "mask_generate".split()
 )
 
 _DEEPSEEK: Final = {
@@ -62,8 +65,10 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, int]]] = {
     },
     "deepseek_v3": _DEEPSEEK,
     "telechat3_moe": {
-        **_DEEPSEEK, "vocab_size": 131072, "hidden_size": 2560, "intermediate_size": 7680,
-        "moe_intermediate_size": 1536, "num_hidden_layers": 4, "num_attention_heads": 32, "n_routed_experts": 192,
+        **{key: value for key, value in _DEEPSEEK.items() if key not in ("qk_nope_head_dim", "qk_rope_head_dim")},
+        "qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "vocab_size": 131072, "hidden_size": 2560,
+        "intermediate_size": 7680, "moe_intermediate_size": 1536, "num_hidden_layers": 4, "num_attention_heads": 32,
+        "n_routed_experts": 192,
     },
 }  # fmt: skip
 _MODEL_TYPES: Final = {"deepseekv3": "deepseek_v3", "deepseek3": "deepseek_v3"}
@@ -136,7 +141,7 @@ def mcore_model(section: Section, family: str, name: str, source: str) -> Model:
     layers = section.integer("num_hidden_layers", "num_layers", least=1)
     heads = section.integer("num_attention_heads", "num_heads", least=1)
     latent = family in ("deepseek_v3", "telechat3_moe")
-    attention = _latent(section, heads) if latent else _grouped(section, family, hidden, heads)
+    attention = _latent(section, family, heads) if latent else _grouped(section, family, hidden, heads)
     moe = _moe(section, family)
     ffn = section.integer("intermediate_size", "ffn_hidden_size", least=1)
     mtp = section.integer("num_nextn_predict_layers", "mtp_num_layers", default=0) if latent else 0
@@ -170,9 +175,11 @@ def _grouped(section: Section, family: str, hidden: int, heads: int) -> Attentio
     )
 
 
-def _latent(section: Section, heads: int) -> Attention:
-    nope = section.integer("qk_nope_head_dim", "qk_head_dim", least=1)
-    rope = section.integer("qk_rope_head_dim", "qk_pos_emb_head_dim", least=1)
+def _latent(section: Section, family: str, heads: int) -> Attention:
+    known = () if family == "telechat3_moe" else ("qk_nope_head_dim",)  # its converter drops the Hugging Face names
+    nope = section.integer(*known, "qk_head_dim", least=1)
+    known = () if family == "telechat3_moe" else ("qk_rope_head_dim",)
+    rope = section.integer(*known, "qk_pos_emb_head_dim", least=1)
     section.any("num_key_value_heads", "num_query_groups", "head_dim")
     explicit_null = "q_lora_rank" in section and section.values["q_lora_rank"] is None
     return Attention(
@@ -218,7 +225,7 @@ def _kinds(section: Section, layers: int, moe: Moe | None) -> tuple[LayerKind, .
 
 
 def legacy_model(document: Document, name: str, source: str) -> tuple[Section, Model]:
-    """Model of a legacy file with ``LlamaConfig``.
+    """Model of a legacy file with ``LlamaConfig`` or ``ChatGLM2Config``.
 
     Raises
     ------
@@ -227,8 +234,12 @@ def legacy_model(document: Document, name: str, source: str) -> tuple[Section, M
     """
     section = Section(document, "model", "model_config")
     kind = section.text("type")
+    if kind == "ChatGLM2Config":
+        return section, _glm(section, name, source)
     if kind != "LlamaConfig":
-        raise SpecError(f"{section.where('type')} is {kind!r}; the legacy dialect is read for LlamaConfig only.")
+        raise SpecError(
+            f"{section.where('type')} is {kind!r}; the legacy dialect is read for LlamaConfig and ChatGLM2Config."
+        )
     hidden = section.integer("hidden_size", default=4096, least=1)
     heads = section.integer("num_heads", default=32, least=1)
     layers = section.integer("num_layers", default=32, least=1)
@@ -252,6 +263,36 @@ def legacy_model(document: Document, name: str, source: str) -> tuple[Section, M
         moe=moe,
         tied_embeddings=section.flag("tie_word_embeddings", default=False),
         max_seq=section.integer("max_position_embedding", default=0),
+        source=source,
+    )
+
+
+def _glm(section: Section, name: str, source: str) -> Model:
+    """Model of a ``ChatGLM2Config`` with the defaults of its class (``glm2_config.py``)."""
+    heads = section.integer("num_attention_heads", default=32, least=1)
+    head_dim = section.integer("kv_channels", default=128, least=1)
+    groups = section.integer("multi_query_group_num", default=2, least=1)
+    everywhere = section.flag("add_bias_linear", default=False)
+    after = [section.flag(key, default=False) for key in ("post_self_attn_layernorm", "post_mlp_layernorm")]
+    if after[0] != after[1]:
+        raise SpecError(f"{section.where('post_mlp_layernorm')}: one norm behind attention and MLP, or none, is read.")
+    return Model(
+        name=name,
+        family="glm4" if after[0] else "glm",
+        hidden=section.integer("hidden_size", default=4096, least=1),
+        ffn=section.integer("ffn_hidden_size", default=13696, least=1),
+        vocab=section.integer("padded_vocab_size", default=65024, least=1),
+        attention=Attention(
+            heads=heads,
+            kv_heads=groups if section.flag("multi_query_attention", default=True) else heads,
+            head_dim=head_dim,
+            v_head_dim=head_dim,
+            qkv_bias=section.flag("add_qkv_bias", default=True) or everywhere,
+            output_bias=everywhere,
+        ),
+        layer_kinds=(DENSE,) * section.integer("num_layers", default=28, least=1),
+        mlp_bias=everywhere,
+        norms_per_layer=4 if after[0] else 2,
         source=source,
     )
 

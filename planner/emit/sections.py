@@ -258,15 +258,19 @@ def _pipeline(plan: Plan) -> list[Entry]:
     return [Entry("pipeline_config", [Entry(key, value, reasons[key]) for key, value in config.items()])]
 
 
-def recompute(plan: Plan) -> Entry:
-    """Recompute lists."""
+def recompute(plan: Plan, named: bool | list[Entry] | None = None) -> Entry:
+    """Recompute lists; `named` selective recompute where the default operators are not the network's."""
     s = plan.strategy
     full, selective = sum(s.recompute_full), sum(s.recompute_selective)
     nested = "; rows are chunks, columns stages" if s.vpp > 1 and isinstance(layout.recompute(s), list) else ""
     select_why = "layers from the front of a stage, whole recompute first; recompute only the activation of the MLP"
     entries = [
         Entry("recompute", layout.recompute(s), f"{full} of {plan.model.layers} layers are recomputed whole{nested}"),
-        Entry("select_recompute", layout.select_recompute(s), select_why if selective else ""),
+        Entry(
+            "select_recompute",
+            layout.select_recompute(s) if named is None else named,
+            select_why if selective else "",
+        ),
         Entry("parallel_optimizer_comm_recompute", False, "gathered parameters are kept for the backward pass"),
         Entry("mp_comm_recompute", True, "tensor-parallel communication is recomputed with its layer"),
         Entry("recompute_slice_activation", False),

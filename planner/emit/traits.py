@@ -63,10 +63,15 @@ _FAMILIES: Final = {
     "deepseek_v3": Traits(
         score_function="sigmoid", routed_scaling=2.5, groups=8, groups_chosen=4, aux_loss=0.0001
     ),
+    "glm": Traits(norm_epsilon=1.5625e-07),
     "glm4": Traits(norm_epsilon=1e-5),
+    "chatglm": Traits(norm_epsilon=1e-5),
     "glm4_moe": Traits(norm_epsilon=1e-5, rotary_base=1000000.0, score_function="sigmoid"),
     "internlm2": Traits(norm_epsilon=1e-5, rotary_base=1000000.0),
     "telechat3": Traits(norm_epsilon=1e-5),
+    "telechat3_moe": Traits(
+        norm_epsilon=1e-5, initializer_range=0.01, score_function="sigmoid", routed_scaling=2.8
+    ),
     "gpt": Traits(norm_epsilon=1e-5),
 }  # fmt: skip
 _LLAMA3_VOCABULARY: Final = 128256
@@ -104,9 +109,11 @@ def of(model: Model) -> Traits:
 
 
 def _divisible(model: Model, traits: Traits) -> Traits:
-    """Group-limited routing only where the groups divide the experts."""
+    """Group-limited routing only where the groups divide the experts and the chosen groups the chosen experts."""
     if traits.groups and (model.moe is None or model.moe.experts % traits.groups or traits.groups_chosen < 1):
         return replace(traits, groups=0, groups_chosen=0)
+    if traits.groups and model.moe and model.moe.topk % traits.groups_chosen:
+        return replace(traits, groups=0, groups_chosen=0)  # refused by MindFormers' transformer_config.py
     if traits.groups and model.moe and model.moe.topk > model.moe.experts // traits.groups * traits.groups_chosen:
         return replace(traits, groups=0, groups_chosen=0)
     return traits

@@ -203,6 +203,11 @@ def _qwen3(fields: Fields, name: str, source: str) -> Model:
     return _dense(fields, name, source, "qwen3", attention)
 
 
+def _telechat3(fields: Fields, name: str, source: str) -> Model:
+    bias = fields.flag("attention_bias", default=False)
+    return _dense(fields, name, source, "telechat3", _attention(fields, qkv_bias=bias, absent_head_dim=128))
+
+
 def _internlm2(fields: Fields, name: str, source: str) -> Model:
     bias = fields.flag("bias", default=False)
     return _dense(fields, name, source, "internlm2", _attention(fields, qkv_bias=bias, output_bias=bias))
@@ -307,7 +312,7 @@ def _deepseek(fields: Fields, name: str, source: str) -> Model:
     latent = model_type != "deepseek"
     attention = _latent_attention(fields) if latent else _attention(fields, qkv_bias=bias, output_bias=bias)
     mtp = fields.size("mtp_layers", "num_nextn_predict_layers", default=0, minimum=0)
-    family = "deepseek_v3" if third else model_type
+    family = "deepseek_v3" if third and model_type != "telechat3_moe" else model_type
     return _mixture(fields, name, source, family, attention, kinds, moe, mtp_layers=mtp)
 
 
@@ -334,6 +339,8 @@ _READERS: Final[dict[str, Callable[[Fields, str, str], Model]]] = {
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
     "kimi_k2": _deepseek,
+    "telechat3": _telechat3,
+    "telechat3_moe": _deepseek,
     "glm": _glm,
     "glm4": _glm,
     "glm4_moe": _glm4_moe,

@@ -385,7 +385,8 @@ def _write_job(session: _Session, folder: Path) -> Path:
     dataset = None
     if layout.legacy:
         record = mindrecord_path(session.cache / "data", layout)
-        dataset = {"path": str(record), "samples": int(record.stem.split("x")[1]), "tokens": layout.seq + 1}
+        rows = int(record.stem.split("x")[1])
+        dataset = {"path": str(record), "samples": rows, "tokens": layout.row_tokens, "columns": layout.columns}
     if session.pretrained:
         (folder / _PRETRAINED).mkdir()
         (folder / _PRETRAINED / "config.json").write_text(session.pretrained, encoding="utf-8")

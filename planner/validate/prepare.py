@@ -53,6 +53,18 @@ class Layout:
     accumulation_steps: int
     batch_size: int
     seq: int
+    labelled: bool = False
+    """Legacy only: rows hold labels of their own beside the tokens, as the GLM network wants them."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of the legacy data set."""
+        return ["input_ids", "labels"] if self.labelled else ["input_ids"]
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens of a row of the legacy data set; without labels the network shifts by one itself."""
+        return self.seq if self.labelled else self.seq + 1
 
     @property
     def devices(self) -> int:
@@ -93,6 +105,7 @@ def read_layout(config: Mapping[str, Any], pretrained: Mapping[str, Any] | None 
         accumulation_steps=_count(runner, "gradient_accumulation_steps"),
         batch_size=_count(runner, "batch_size"),
         seq=_sequence_length(config, model),
+        labelled=model.get("type") == "ChatGLM2Config",
     )
 
 
@@ -205,7 +218,7 @@ def _set_context(ready: dict[str, Any]) -> None:
 
 def _set_dataset(ready: dict[str, Any], run: Layout, data: Path) -> None:
     dataset = _users_dataset(ready)
-    columns = ["input_ids"] if run.legacy else _columns(dataset, ready)
+    columns = run.columns if run.legacy else _columns(dataset, ready)
     section = {
         "data_loader": _legacy_loader(run, data) if run.legacy else _megatron_loader(dataset, columns, run, data),
         "input_columns": columns,
@@ -215,7 +228,7 @@ def _set_dataset(ready: dict[str, Any], run: Layout, data: Path) -> None:
     if not run.legacy:
         section["construct_args_key"] = dataset.get("construct_args_key") or list(columns)
     elif isinstance((ready.get("parallel") or {}).get("dataset_strategy"), list):
-        ready["parallel"]["dataset_strategy"] = ready["parallel"]["dataset_strategy"][:1]
+        ready["parallel"]["dataset_strategy"] = ready["parallel"]["dataset_strategy"][: len(columns)]
     ready["train_dataset"] = section
     ready["train_dataset_task"] = {
         "type": "CausalLanguageModelDataset",
@@ -255,7 +268,8 @@ def _legacy_loader(layout: Layout, data: Path) -> dict[str, Any]:
 def mindrecord_path(data: Path, layout: Layout) -> Path:
     """File of synthetic MindRecord rows for this sequence length and batch."""
     rows = 2 ** math.ceil(math.log2(samples_needed(layout)))
-    return data / f"tokens-{layout.seq + 1}x{rows}.mindrecord"
+    kind = "labelled" if layout.labelled else "tokens"
+    return data / f"{kind}-{layout.row_tokens}x{rows}.mindrecord"
 
 
 def _megatron_loader(dataset: Mapping[str, Any], columns: Sequence[str], layout: Layout, data: Path) -> dict[str, Any]:

@@ -159,19 +159,19 @@ def _blend_one(dataset: Any, sample: Any, _weights: Any, _count: int, size: int,
     sample[:] = range(size)
 
 
-def _write_mindrecord(path: str, samples: int, tokens: int) -> None:
-    """Write `samples` rows of `tokens` token ids, unless another run has."""
+def _write_mindrecord(path: str, samples: int, tokens: int, columns: tuple[str, ...] = ("input_ids",)) -> None:
+    """Write `samples` rows of `tokens` token ids in each column, unless another run has."""
     import fcntl
 
     done = path + ".done"
     with open(path + ".lock", "w") as lock:  # noqa: PTH123
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not os.path.exists(done):  # noqa: PTH110
-            _write_rows(path, samples, tokens)
+            _write_rows(path, samples, tokens, columns)
             open(done, "w").close()  # noqa: PTH123, SIM115
 
 
-def _write_rows(path: str, samples: int, tokens: int) -> None:
+def _write_rows(path: str, samples: int, tokens: int, columns: tuple[str, ...]) -> None:
     import numpy as np
     from mindspore.mindrecord import FileWriter
 
@@ -179,9 +179,9 @@ def _write_rows(path: str, samples: int, tokens: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.remove(stale)  # noqa: PTH107
     writer = FileWriter(path, 1)
-    writer.add_schema({"input_ids": {"type": "int32", "shape": [-1]}}, "synthetic tokens")
+    writer.add_schema({column: {"type": "int32", "shape": [-1]} for column in columns}, "synthetic tokens")
     row = (np.arange(tokens) % 1000).astype(np.int32)
-    writer.write_raw_data([{"input_ids": row} for _ in range(samples)])
+    writer.write_raw_data([dict.fromkeys(columns, row) for _ in range(samples)])
     writer.commit()
 
 

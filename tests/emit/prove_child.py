@@ -84,13 +84,15 @@ def layer_setting(config, net):
     from mindformers.parallel_core.training_graph.transformer.utils import LayerSetting
 
     if config.use_legacy:
-        return net.model.layer_setting
+        return (net.transformer.encoder if hasattr(net, "transformer") else net.model).layer_setting
     core = net.get_gpt_transformer_config()
     return LayerSetting(core.num_layers, core.offset, core, core.virtual_pipeline_model_parallel_size)
 
 
 def decoder_layers(config, net):
     """Decoder layers in model order."""
+    if hasattr(net, "transformer"):
+        return list(net.transformer.encoder.layers)
     return list(net.model.layers if config.use_legacy else net.model.decoder.layers)
 
 

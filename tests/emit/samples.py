@@ -198,4 +198,44 @@ def matrix() -> dict[str, Plan]:
             layers=((3, 2), (2, 2)), full=(3, 1),
         ),
         "latent-vpp": plan(latent, dp=2, tp=2, pp=2, vpp=2, ep=4, layers=((2, 2), (2, 2)), full=(4, 2)),
+        "moe-uneven-ring": plan(
+            replace(moe, layer_kinds=(MOE,) * 7), tp=2, cp=2, pp=2, ep=2, layers=((4, 3),), full=(3, 0), seq=8192
+        ),
+        "moe-zbv": plan(moe, dp=2, tp=2, pp=2, vpp=2, ep=4, schedule="zero_bubble_v", full=(2, 3)),
+        "latent-ring": plan(latent, tp=2, cp=2, pp=2, ep=2, selective=(2, 4), seq=8192),
+        "telechat3-ring-list": plan(replace(llama, family="telechat3"), tp=2, cp=2, pp=2, full=(3, 1), seq=8192),
+        **_telechat3_moe(latent),
+        **_glm(llama),
+    }  # fmt: skip
+
+
+def _telechat3_moe(latent: Model) -> dict[str, Plan]:
+    """Latent attention and experts under their second name, whose converter drops the widths of heads."""
+    moe = replace(latent, family="telechat3_moe")
+    return {
+        "telechat3-105b-256": plan(find("TeleChat3-105B-A4B"), dp=4, tp=8, pp=8, layers=((5, 6, 6, 6, 6, 6, 6, 4),)),
+        "telechat3-moe-uneven-vpp": plan(
+            replace(moe, layer_kinds=(DENSE, DENSE) + (MOE,) * 7), dp=2, tp=2, pp=2, vpp=2, ep=4,
+            layers=((3, 2), (2, 2)), full=(3, 1),
+        ),
+        "telechat3-moe-ring": plan(replace(moe, mtp_layers=0), tp=2, cp=2, pp=2, ep=2, selective=(4, 1), seq=8192),
+    }  # fmt: skip
+
+
+def _glm(llama: Model) -> dict[str, Plan]:
+    """The GLM network: two norms a layer, four, and ChatGLM."""
+    att = replace(llama.attention, kv_heads=2, qkv_bias=True)
+    small_glm = replace(llama, family="glm", attention=att, layer_kinds=(DENSE,) * 9)
+    return {
+        "glm-4-9b-16": plan(find("GLM-4-9B"), dp=4, tp=2, pp=2, layers=((21, 19),), full=(8, 4)),
+        "glm-4-32b-0414": plan(find("GLM-4-32B-0414"), dp=2, tp=2, pp=4, layers=((15, 16, 16, 14),), full=(9, 6, 3, 0)),
+        "chatglm3-6b-ring": plan(find("ChatGLM3-6B"), dp=2, tp=2, cp=2, pp=2, full=14),
+        "glm-uneven-vpp-select": plan(
+            small_glm, dp=2, tp=2, pp=2, vpp=2, layers=((3, 2), (2, 2)), full=(3, 1), selective=(1, 2)
+        ),
+        "glm4-biases": plan(
+            replace(
+                small_glm, family="glm4", norms_per_layer=4, mlp_bias=True, attention=replace(att, output_bias=True)
+            ), dp=4, tp=2, zero_level=2, selective=3,
+        ),
     }  # fmt: skip

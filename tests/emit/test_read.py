@@ -156,7 +156,7 @@ def test_what_cannot_be_read_is_listed(text, old, new, unread):
         (QWEN3_STYLE, "recompute: True", "recompute: [1, -2, 0, 0]", "cannot be negative"),
         (QWEN3_STYLE, "recompute: True", "recompute: {a: 1}", "write True, False, a list of 4"),
         (QWEN3_STYLE, '"58GB"', '"58 parsecs"', "unknown unit"),
-        (LLAMA_STYLE, "type: LlamaConfig", "type: GLM2Config", "read for LlamaConfig only"),
+        (LLAMA_STYLE, "type: LlamaConfig", "type: GLM2Config", "read for LlamaConfig and ChatGLM2Config"),
         (LLAMA_STYLE, "full_batch: True", "full_batch: True, pipeline_config: {pipeline_scheduler: dualpipe}",
          "pipeline_scheduler 'dualpipe' does not exist"),
         (LLAMA_STYLE, "model_parallel: 8", "context_parallel_algo: ring, model_parallel: 8", "legal: colossalai_cp"),

@@ -162,7 +162,7 @@ def test_unknown_target(tmp_path):
         emit(SMALL, tmp_path / "out", target="deepspeed")
 
 
-@pytest.mark.parametrize("family", ["qwen2", "mixtral", "glm4", "internlm2", "gpt", "deepseek_v2"])
+@pytest.mark.parametrize("family", ["qwen2", "mixtral", "glm4_moe", "internlm2", "gpt", "deepseek_v2"])
 def test_families_without_a_training_class_name_the_target_that_has_one(tmp_path, family):
     with pytest.raises(EmitError, match=f"no training class for family '{family}'.*(Use|use) --target mindspeed"):
         emit(plan(small(family)), tmp_path / "out")

@@ -22,7 +22,7 @@ from planner.model.operators import (
 )
 
 GPT = ("gpt", "gpt2", "gpt_neox")
-DEEPSEEK = ("deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2")
+DEEPSEEK = ("deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2", "telechat3_moe")
 
 
 def get(config, *names, default=None):
@@ -34,7 +34,7 @@ def attention_tensors(config):
     h, a = get(config, "hidden_size", "n_embd"), get(config, "num_attention_heads", "n_head")
     d = get(config, "head_dim", "kv_channels", default=h // a)
     k = get(config, "num_key_value_heads", "multi_query_group_num", default=a)
-    if family in ("deepseek_v2", "deepseek_v3", "kimi_k2"):
+    if family in ("deepseek_v2", "deepseek_v3", "kimi_k2", "telechat3_moe"):
         n, p, v = (config[name] for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
         rank = config["kv_lora_rank"]
         yield "kv_a_proj_with_mqa.weight", (rank + p, h)
@@ -113,7 +113,7 @@ def mlp_tensors(config, layer):
         yield "shared_gate.weight", (1, h)
     elif config.get("n_shared_experts"):
         yield from gated("shared.", h, width * config["n_shared_experts"])
-    if family in ("deepseek_v3", "kimi_k2", "glm4_moe"):
+    if family in ("deepseek_v3", "kimi_k2", "glm4_moe", "telechat3_moe"):
         yield "router.correction", (experts,)
 
 

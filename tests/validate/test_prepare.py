@@ -213,6 +213,16 @@ def test_legacy_data_is_a_mindrecord_large_enough() -> None:
     assert ready["train_dataset"]["input_columns"] == ["input_ids"]
 
 
+def test_glm_gets_labels_of_its_own() -> None:
+    """Its network does not cut labels out of seq + 1 tokens, as Llama's does."""
+    config = user_config() | {"use_legacy": True}
+    config["model"]["model_config"]["type"] = "ChatGLM2Config"
+    run = as_run(read_layout(config))
+    assert (run.columns, run.row_tokens) == (["input_ids", "labels"], 8192)
+    assert mindrecord_path(Path("/cache"), run).name == "labelled-8192x64.mindrecord"
+    assert prepared(config, run, Path("/cache"))["train_dataset"]["input_columns"] == ["input_ids", "labels"]
+
+
 def test_a_learning_rate_that_branches_on_the_step_is_made_constant() -> None:
     """A cosine schedule ends a simulated step with "Can not build a sub graph which contains ConditionSwitch"."""
     config = user_config() | {"lr_schedule": {"type": "CosineWithWarmUpLR", "learning_rate": 1e-4, "lr_end": 1e-5}}
