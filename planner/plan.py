@@ -158,9 +158,11 @@ def load(path: str | Path) -> Plan:
     """
     path = Path(path)
     try:
-        if path.stat().st_size > _FILE_LIMIT_BYTES:
-            raise SpecError(f"{path} has {path.stat().st_size} bytes; a plan.json has at most {_FILE_LIMIT_BYTES}.")
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as handle:
+            data = handle.read(_FILE_LIMIT_BYTES + 1)  # never more, whatever the path leads to
+        if len(data) > _FILE_LIMIT_BYTES:
+            raise SpecError(f"{path} is too large; a plan.json has at most {_FILE_LIMIT_BYTES} bytes.")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SpecError(f"{path} is not UTF-8 text (byte {error.start}); a plan.json is UTF-8.") from None
     except OSError as error:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from planner.emit.record import EmitResult, Settings
     from planner.plan import Plan
 
+_MOST_BYTES = 2**20
+
 EPILOG = """Examples:
 
 planner emit out/plan.json out-new
@@ -64,14 +66,32 @@ def target_for(plan: Plan, files: EmitOptions) -> str:
 def settings_from(files: EmitOptions) -> Settings:
     """What the user's site adds to a plan."""
     from planner.emit.record import Settings
-    from planner.emit.shell import read_hosts
+    from planner.emit.shell import read_devices, read_hosts
 
     hosts: tuple[str, ...] = ()
+    addresses: tuple[tuple[str, ...], ...] = ()
     if files.hosts is not None:
-        try:
-            hosts = read_hosts(Path(files.hosts).read_text(encoding="utf-8-sig"), files.hosts)
-        except UnicodeDecodeError:
-            raise EmitError(f"--hosts {files.hosts} is not UTF-8 text; list one host a line.") from None
-        except OSError as error:
-            raise EmitError(f"--hosts {files.hosts} cannot be read: {error.strerror}.") from None
-    return Settings(data_path=files.data or "", tokenizer_path=files.tokenizer or "", hosts=hosts)
+        hosts = read_hosts(_lines_of("--hosts", files.hosts), files.hosts)
+    if files.rank_table is not None:
+        named, addresses = read_devices(_lines_of("--rank-table", files.rank_table), files.rank_table)
+        if hosts and named[: len(hosts)] != hosts[: len(named)]:
+            raise EmitError(f"--hosts {files.hosts} and --rank-table {files.rank_table} list different hosts.")
+        hosts = hosts or named
+    return Settings(
+        data_path=files.data or "", tokenizer_path=files.tokenizer or "", hosts=hosts, device_addresses=addresses
+    )
+
+
+def _lines_of(option: str, path: str) -> str:
+    """Text of a file that lists hosts."""
+    try:
+        with Path(path).open("rb") as handle:
+            data = handle.read(_MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise EmitError(f"{option} {path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    if len(data) > _MOST_BYTES:
+        raise EmitError(f"{option} {path} has more than {_MOST_BYTES // 2**20} MiB; list one host a line.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise EmitError(f"{option} {path} is not UTF-8 text; list one host a line.") from None

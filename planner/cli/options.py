@@ -116,6 +116,9 @@ class EmitOptions:
     data: str | None = opt("--data", EMIT_PANEL, "Training data; else a placeholder.", "PATH")
     tokenizer: str | None = opt("--tokenizer", EMIT_PANEL, "Tokenizer folder; else a placeholder.", "PATH")
     hosts: str | None = opt("--hosts", EMIT_PANEL, "File with one host a line; else placeholders.", "FILE")
+    rank_table: str | None = opt(
+        "--rank-table", EMIT_PANEL, "Also rank_table.json; a line of FILE: host, address of each device.", "FILE"
+    )
     force: bool = opt("--force", EMIT_PANEL, "Replace files of an earlier plan.", default=False)
 
 

@@ -89,7 +89,7 @@ def check_files(emit: str | None, emit_top: str, files: EmitOptions) -> None:
             raise SpecError("--emit names no folder; write it like --emit out.")
         return
     given = {"--emit-top": emit_top != "1", "--data": files.data, "--tokenizer": files.tokenizer}
-    given |= {"--hosts": files.hosts, "--force": files.force}
+    given |= {"--hosts": files.hosts, "--rank-table": files.rank_table, "--force": files.force}
     idle = [option for option, value in given.items() if value]
     if idle:
         raise SpecError(f"{' and '.join(idle)} without --emit write no file; add --emit DIR.")

@@ -47,7 +47,11 @@ def files(plan: Plan, settings: Settings, *, program: Sequence[str], dryrun: boo
         Devices do not fill nodes, or the hosts do not match them.
     """
     hosts = checked_hosts(plan, settings)
-    result = [launch_script(plan, hosts, program)]
+    result = [
+        launch_script(plan, hosts, program, table=bool(settings.device_addresses), notes=hosts_note(plan, settings))
+    ]
+    if settings.device_addresses:
+        result.append(rank_table(plan, settings.device_addresses, hosts))
     if dryrun:
         result.append(dryrun_script(plan, program))
     if plan.nodes > 1 and (hosts or plan.nodes <= _NODE_SCRIPTS):
@@ -71,7 +75,21 @@ def checked_hosts(plan: Plan, settings: Settings) -> tuple[str, ...]:
     return hosts[: plan.nodes]
 
 
-def launch_script(plan: Plan, hosts: Sequence[str], program: Sequence[str]) -> File:
+def hosts_note(plan: Plan, settings: Settings) -> tuple[str, ...]:
+    """What is said of hosts that the plan does not need."""
+    spare = settings.hosts[plan.nodes :]
+    if not spare:
+        return ()
+    first = f"first {plan.nodes}" if plan.nodes > 1 else "first"
+    return (
+        f"{len(settings.hosts)} hosts are listed, {plan.devices} devices need {plan.nodes}: the {first} of them "
+        f"{'are' if plan.nodes > 1 else 'is'} used, {', '.join(spare[:3])}{' and more' if len(spare) > 3 else ''} not.",
+    )
+
+
+def launch_script(
+    plan: Plan, hosts: Sequence[str], program: Sequence[str], *, table: bool = False, notes: Sequence[str] = ()
+) -> File:
     """``launch.sh``: starts the workers of one node."""
     single = plan.nodes == 1
     local = min(plan.devices, plan.devices_per_node)
@@ -92,11 +110,12 @@ def launch_script(plan: Plan, hosts: Sequence[str], program: Sequence[str]) -> F
         *([] if single else ['  --master_addr="$master_addr" --node_rank="$node_rank" \\']),
         f'  --master_port="${{MASTER_PORT:-{PORT}}}" --log_dir="${{LOG_DIR:-$here/log}}" \\',
         f"  --bind_core=True --join=True --cluster_time_out={_CLUSTER_TIMEOUT_S} \\",
+        *(['  --rank_table_file="$here/rank_table.json" \\'] if table else []),
         '  "${task[@]}"',
     ]
     placeholder = Placeholder(file="launch.sh", where="MASTER_ADDR", what="address of node 0 (argument or environment)")
     needed = () if single or hosts else (placeholder,)
-    return File(name="launch.sh", text=script(lines), executable=True, placeholders=needed)
+    return File(name="launch.sh", text=script(lines), executable=True, placeholders=needed, notes=notes)
 
 
 def _node_arguments(plan: Plan, hosts: Sequence[str]) -> list[str]:
@@ -194,7 +213,10 @@ def rank_table(plan: Plan, addresses: Sequence[Sequence[str]], hosts: Sequence[s
     """
     local = min(plan.devices, plan.devices_per_node)
     if len(addresses) != plan.nodes or any(len(node) != local for node in addresses) or len(hosts) < plan.nodes:
-        raise EmitError(f"a rank table needs {plan.nodes} hosts with {local} device addresses each.")
+        raise EmitError(
+            f"a rank table of {plan.devices} devices needs {plan.nodes} hosts with {local} device addresses each; "
+            f"given {len(addresses)} with {', '.join(sorted({str(len(node)) for node in addresses}))}."
+        )
     servers = []
     for node, (host, devices) in enumerate(zip(hosts, addresses, strict=False)):
         entries = [

@@ -29,6 +29,10 @@ def check_shell(text: str, source: str, devices: int | None = None) -> list[Find
     """Faults of a shell script."""
     found = words(text)
     result = list(_environment(found, source))
+    if "\r\n" in text:
+        line = text.count("\n", 0, text.index("\r\n")) + 1
+        why = "the lines end as on Windows; bash takes the carriage return as part of the last word."
+        result.append(Finding(file=source, line=line, rule="line-ends", why=why, fix="Convert it with dos2unix."))
     if is_script(text):
         result += _megatron(text, source, devices)
     if any(word.text.rsplit("/", 1)[-1] == "msrun" for word in found):
@@ -129,6 +133,10 @@ def _split(text: str) -> list[str] | None:
 def _megatron(text: str, source: str, devices: int | None) -> Iterator[Finding]:
     flags = Flags(text, source)
     yield from _spelling(text, flags)
+    started = flags.devices()
+    if devices is not None and started is not None and started != devices:
+        why = f"{started} processes are started, but the job has {devices} devices."
+        yield _flag(flags, "--nproc_per_node", "device-product", why, f"Make nproc_per_node x nnodes {devices}.")
     broken = list(broken_rules(flags.values, devices or flags.devices()))
     for found in broken:
         yield _flag(flags, found.flag, found.rule, f"{found.flag} {found.why}", found.fix)

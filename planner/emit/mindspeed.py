@@ -10,7 +10,7 @@ from planner.cost.strategies import Strategy
 from planner.emit import environment, families, mindspeed_recompute
 from planner.emit.environment import Variable
 from planner.emit.held import as_written
-from planner.emit.launch import HERE, MARK, PORT, checked_hosts
+from planner.emit.launch import HERE, MARK, PORT, checked_hosts, hosts_note
 from planner.emit.megatron_flags import FLAGS, SWITCH
 from planner.emit.megatron_rules import broken_rules
 from planner.emit.mindspeed_model import Line, padded_layers, shape_flags
@@ -40,7 +40,10 @@ def render(plan: Plan, settings: Settings | None = None) -> File:
     families.check_family(plan.model, TARGET)
     _check(plan)
     hosts = checked_hosts(plan, settings)
+    if settings.device_addresses:
+        raise EmitError("mindspeed is started by torchrun, which takes no rank table; leave it out.")
     plan, notes = as_held(plan)
+    notes += hosts_note(plan, settings)
     by_node = mindspeed_recompute.by_node(plan)
     groups = {
         "parallel": _parallel(plan),

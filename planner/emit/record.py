@@ -21,12 +21,15 @@ class Settings:
         Addresses of the nodes in rank order; the first is the master.
     output_dir : str
         Where checkpoints and logs go.
+    device_addresses : tuple of tuple of str
+        Network address of each device of each node, for a rank table; empty: no rank table is written.
     """
 
     data_path: str = ""
     tokenizer_path: str = ""
     hosts: tuple[str, ...] = ()
     output_dir: str = "./output"
+    device_addresses: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import shlex
 from collections.abc import Sequence
@@ -72,6 +73,36 @@ def read_hosts(text: str, source: str = "hosts") -> tuple[str, ...]:
     if not hosts:
         raise EmitError(f"{source}: no host found; write one host a line, in rank order.")
     return tuple(hosts)
+
+
+def read_devices(text: str, source: str = "devices") -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    r"""Hosts and device addresses of a file with one node a line: its host, then the address of each of its devices.
+
+    Raises
+    ------
+    EmitError
+        A word that is no host name or address, or something given twice.
+
+    >>> read_devices("node-1 10.1.0.1 10.1.0.2  # two cards\nnode-2 10.1.1.1 10.1.1.2\n")
+    (('node-1', 'node-2'), (('10.1.0.1', '10.1.0.2'), ('10.1.1.1', '10.1.1.2')))
+    """
+    hosts, addresses, seen = read_hosts(text, source), [], set[str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split("#", 1)[0].split()
+        for word in words[1:]:
+            try:
+                ipaddress.ip_address(word)
+            except ValueError:
+                raise EmitError(
+                    f"{source}, line {number}: {word!r} is no network address; write the host, then the address of "
+                    "each of its devices (hccn_tool -i N -ip -g shows it)."
+                ) from None
+            if word in seen:
+                raise EmitError(f"{source}, line {number}: device address {word} is listed twice.")
+            seen.add(word)
+        if words:
+            addresses.append(tuple(words[1:]))
+    return hosts, tuple(addresses)
 
 
 def script(lines: Sequence[str]) -> str:

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from planner.emit import environment, launch
+from planner.emit.lint import check
 from planner.emit.record import Settings
-from planner.emit.shell import read_hosts
+from planner.emit.shell import read_devices, read_hosts
 from planner.emit.write import emit
 from planner.errors import EmitError
 from tests.emit.samples import golden, plan, small
@@ -195,6 +196,59 @@ def test_rank_table_version_1():
     assert devices[9] == {"device_id": "1", "device_ip": "192.168.1.1", "rank_id": "9"}
     with pytest.raises(EmitError, match="2 hosts with 8 device addresses each"):
         launch.rank_table(chosen, addresses[:1], ["10.0.0.1", "10.0.0.2"])
+
+
+TABLE = "".join(f"10.0.0.{n}  {' '.join(f'192.168.{n}.{i}' for i in range(8))}\n" for n in range(1, 9))
+
+
+def test_a_rank_table_is_handed_to_msrun(tmp_path):
+    hosts, addresses = read_devices(TABLE.replace("\n", "\r\n"))
+    assert hosts == HOSTS
+    emit(PLAN, tmp_path / "out", settings=Settings(hosts=hosts, device_addresses=addresses))
+    table = json.loads((tmp_path / "out" / "rank_table.json").read_text())
+    assert table["server_list"][7]["device"][7] == {"device_id": "7", "device_ip": "192.168.8.7", "rank_id": "63"}
+    words = run(tmp_path / "out" / "node_2.sh").stdout.splitlines()
+    assert f"--rank_table_file={tmp_path}/out/rank_table.json" in words
+    done = subprocess.run([shellcheck(), str(tmp_path / "out" / "launch.sh")], capture_output=True, check=False)
+    assert done.stdout == b""
+    assert check(tmp_path / "out") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a 10.0.0.1 10.0.0.999\n", "line 1: '10.0.0.999' is no network address; write the host"),
+        ("a 10.0.0.1\nb 10.0.0.1\n", "line 2: device address 10.0.0.1 is listed twice"),
+        ("a 10.0.0.1\na 10.0.0.2\n", "line 2: host a is listed twice"),
+        ("a slots=8\n", "'slots=8' is no network address"),
+        ("# none\n", "no host found"),
+    ],
+)
+def test_bad_rank_table_files(text, message):
+    with pytest.raises(EmitError, match=message):
+        read_devices(text)
+
+
+def test_rank_tables_of_another_size(tmp_path):
+    hosts, addresses = read_devices(TABLE)
+    with pytest.raises(EmitError, match="needs 8 hosts with 8 device addresses each; given 7 with 8"):
+        emit(PLAN, tmp_path / "out", settings=Settings(hosts=hosts, device_addresses=addresses[:7]))
+    with pytest.raises(EmitError, match="torchrun, which takes no rank table"):
+        emit(PLAN, tmp_path / "out", target="mindspeed", settings=Settings(hosts=hosts, device_addresses=addresses))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("target", ["mindformers", "mindspeed"])
+def test_hosts_that_are_not_needed_are_named(tmp_path, target):
+    result = emit(PLAN, tmp_path / "out", target=target, settings=Settings(hosts=(*HOSTS, "spare-1", "spare-2")))
+    assert "10 hosts are listed, 64 devices need 8: the first 8 of them are used, spare-1, spare-2 not." in result.notes
+    assert not any("spare" in path.read_text() for path in result.files)
+
+
+def test_a_hosts_file_as_people_write_it():
+    assert read_hosts("\r\n# nodes\r\nnode-1 slots=8\r\n\r\n  10.0.0.2\t# second\r\nfe80::1\r\n") == (
+        "node-1", "10.0.0.2", "fe80::1",
+    )  # fmt: skip
 
 
 def test_options_of_the_installed_msrun():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from planner.errors import EmitError
 from planner.model.records import Workload
 from planner.plan import Plan
 from tests.emit.samples import plan, small
+from tests.emit.test_launch import shellcheck
 
 MASTER = {"params_dtype": "bfloat16", "master_weights": True, "framework": "mindspeed"}
 WORK = {
@@ -167,3 +169,40 @@ def test_nothing_is_found_in_emitted_sets(tmp_path, kind, site, degrees):
     values = {"zero_level": 3, **degrees} if target == "mindformers-pynative" else degrees
     emit(plan(small(FAMILY[kind]), workload=WORK[target], **values), tmp_path / "out", target=target, settings=site)
     assert check(tmp_path / "out") == ()
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+@pytest.mark.parametrize("site", SITES, ids=["bare", "hosts"])
+@pytest.mark.parametrize("name", ["plain", "$(touch pwned) 'q\" ;x"])
+def test_scripts_of_every_target_run_as_meant(tmp_path, monkeypatch, kind, site, name):
+    """Shellcheck finds nothing, and the launcher gets every word whole, whatever the folder is called."""
+    target = kind.split()[0]
+    values = {"zero_level": 3} if target == "mindformers-pynative" else {}
+    chosen = plan(small(FAMILY[kind]), dp=8, tp=2, pp=2, full=(2, 1), workload=WORK[target], **values)
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / name
+    emit(chosen, out, target=target, settings=site)
+    scripts = sorted(out.glob("*.sh"))
+    done = subprocess.run([shellcheck(), *scripts], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("", 0)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("msrun", "torchrun"):
+        (tools / tool).write_text('#!/bin/bash\nprintf "%s\\0" "$@"\n')
+        (tools / tool).chmod(0o755)
+    start = out / ("pretrain.sh" if target == "mindspeed" else "node_2.sh")
+    variables = {"PATH": f"{tools}:/usr/bin:/bin", "NODE_RANK": "2", **({} if site.hosts else {"MASTER_ADDR": "m"})}
+    done = subprocess.run(["bash", str(start)], env=variables, capture_output=True, text=True, check=True)
+    words = done.stdout.split("\0")[:-1]
+    master = site.hosts[0] if site.hosts else "m"
+    if target == "mindspeed":
+        assert words[words.index("--master_addr") + 1] == master
+        assert words[words.index("--node_rank") + 1] == "2"
+        assert words[words.index("--data-path") + 1] == (site.data_path or "/path/to/dataset")
+        assert words[words.index("--tokenizer-name-or-path") + 1] == (site.tokenizer_path or "/path/to/tokenizer")
+        assert words[words.index("--save") + 1] == f"{out}/checkpoints"
+    else:
+        assert {f"--master_addr={master}", "--node_rank=2", "--worker_num=32", f"--log_dir={out}/log"} <= set(words)
+        program = [f"{out}/pretrain.py"] if target == "mindspore" else [f"{out}/train.py", f"{out}/pretrain.yaml"]
+        assert words[-len(program) :] == program
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "tools"])
