@@ -223,6 +223,14 @@ def test_glm_gets_labels_of_its_own() -> None:
     assert prepared(config, run, Path("/cache"))["train_dataset"]["input_columns"] == ["input_ids", "labels"]
 
 
+def test_weights_do_not_decay() -> None:
+    """Without the overflow branch the compiler makes the decayed copies before the backward pass."""
+    config = user_config() | {"optimizer": {"type": "AdamW", "weight_decay": 0.1, "swap": True}}
+    ready = prepared(config, as_run(read_layout(config)), Path("/cache"))
+    assert ready["optimizer"] == {"type": "AdamW", "weight_decay": 0.0, "swap": True}
+    assert config["optimizer"]["weight_decay"] == 0.1
+
+
 def test_a_learning_rate_that_branches_on_the_step_is_made_constant() -> None:
     """A cosine schedule ends a simulated step with "Can not build a sub graph which contains ConditionSwitch"."""
     config = user_config() | {"lr_schedule": {"type": "CosineWithWarmUpLR", "learning_rate": 1e-4, "lr_end": 1e-5}}
