@@ -41,15 +41,18 @@ def render(plan: Plan, settings: Settings | None = None) -> File:
         sections.callbacks(plan, balance=plan.model.family in families.LATENT),
     ]
     header = sections.header(plan, "legacy" if is_legacy else "mcore")
-    placeholders = () if settings.data_path else (_data_placeholder(is_legacy),)
+    placeholders = () if settings.data_path else (_data_placeholder(plan.model.family),)
     notes = tuple(f"To fill in: {p.where}: {p.what}" for p in placeholders)
     return File(name=NAME, text=document([*header[:-1], *notes, ""], entries), placeholders=placeholders)
 
 
-def _data_placeholder(is_legacy: bool) -> Placeholder:
-    if is_legacy:
+def _data_placeholder(family: str) -> Placeholder:
+    if family in families.LEGACY:
+        columns = f" (columns {', '.join(glm.COLUMNS)})" if family in families.GLM else ""
         return Placeholder(
-            file=NAME, where="train_dataset.data_loader.dataset_dir", what="folder of the MindRecord training data"
+            file=NAME,
+            where="train_dataset.data_loader.dataset_dir",
+            what=f"folder of the MindRecord training data{columns}",
         )
     return Placeholder(
         file=NAME,
