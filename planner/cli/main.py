@@ -52,6 +52,8 @@ planner estimate --from out/plan.json
 DEBUG: Final = "--debug"
 INTERNAL_ERROR: Final = 70
 INTERRUPTED: Final = 130
+#: What click and rich, and nothing else, exit with when their output is a closed pipe (``| head``): no error of ours.
+READER_GONE: Final = 1
 
 
 class PlannerGroup(TyperGroup):
@@ -96,8 +98,11 @@ class PlannerGroup(TyperGroup):
         except KeyboardInterrupt:
             code = INTERRUPTED
         except BrokenPipeError:
-            # The reader of our output went away (``| head``): not an error of ours.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 0
+        except SystemExit as error:
+            if error.code != READER_GONE:
+                raise
             code = 0
         except Exception as error:
             if debug and not _is_usage(error):

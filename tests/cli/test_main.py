@@ -117,12 +117,30 @@ def test_importing_the_package_imports_none_of_it() -> None:
     assert done.stdout == "[] False\n"
 
 
-def test_output_cut_by_a_pipe_is_no_error() -> None:
+@pytest.mark.parametrize("words", [("models",), ("models", "--json"), ("--help",), ("suggest", "--help")])
+def test_output_cut_by_a_pipe_is_no_error(words: tuple[str, ...]) -> None:
     script = "from planner.cli.main import main; main()"
-    command = [sys.executable, "-c", script, "models"]
+    command = [sys.executable, "-c", script, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.close()
         assert process.stderr is not None
         assert process.stderr.read() == b""
-        assert process.wait() in (0, 1)
+        assert process.wait() == 0
+
+
+def test_an_error_beside_a_cut_pipe_keeps_its_code() -> None:
+    command = [sys.executable, "-c", "from planner.cli.main import main; main()", "check", "/nowhere"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait() == 2
+
+
+@pytest.mark.parametrize("columns", ["40", "60", "200"])
+def test_text_is_at_most_80_columns_whatever_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    words = "suggest --params 8B --cards 16 --seq 4096 --top 3"
+    usual = run(words).out
+    monkeypatch.setenv("COLUMNS", columns)
+    assert run(words).out == usual
+    assert max(map(len, usual.splitlines())) <= 80
