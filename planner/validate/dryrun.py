@@ -170,13 +170,25 @@ def dryrun(
     content = load_yaml(config) if isinstance(config, Path) else dict(config)
     pretrained = read_pretrained(content, config.parent if isinstance(config, Path) else Path())
     layout = read_layout(content, json.loads(pretrained) if pretrained else None)
-    chosen = tuple(dict.fromkeys(stages)) if stages is not None else default_stages(layout.pipeline_stages)
-    for stage in chosen:
-        layout.rank_of_stage(stage)
+    chosen = _chosen(stages, layout)
     with ending_by_exception(), _writing(settings):
         session = _open_session(content, pretrained, layout, settings, progress)
         results = _run_stages(session, chosen, progress)
     return DryRunReport(layout=layout, stages=results, notes=_notes(session, content))
+
+
+def _chosen(stages: Iterable[int] | None, layout: Layout) -> tuple[int, ...]:
+    """Stages to run, each once and in the order asked for."""
+    if stages is None:
+        return default_stages(layout.pipeline_stages)
+    chosen = tuple(dict.fromkeys(stages))
+    if not chosen:
+        raise ValidationError(
+            "No stage is asked for: name at least one, or leave stages out for first, middle and last."
+        )
+    for stage in chosen:
+        layout.rank_of_stage(stage)
+    return chosen
 
 
 def _silent(_: str) -> None:

@@ -83,7 +83,8 @@ class Layout:
 
     def rank_of_stage(self, stage: int) -> int:
         """First rank of a pipeline stage."""
-        if not 0 <= stage < self.pipeline_stages:
+        whole = isinstance(stage, int) and not isinstance(stage, bool)
+        if not (whole and 0 <= stage < self.pipeline_stages):
             raise ValidationError(f"There is no stage {stage}: this plan has stages 0 to {self.pipeline_stages - 1}.")
         return stage * (self.devices // self.pipeline_stages)
 

@@ -313,6 +313,23 @@ def test_a_stage_named_twice_runs_once(settings: DryRunSettings, tmp_path: Path)
     assert len(calls(tmp_path)) == 2
 
 
+@pytest.mark.parametrize(
+    ("stages", "words"),
+    [
+        ([], "No stage is asked for"),
+        ([4], "There is no stage 4: this plan has stages 0 to 3"),
+        ([-1], "There is no stage -1"),
+        (["a"], "There is no stage a"),
+        ([0.5], r"There is no stage 0\.5"),
+        ([True], "There is no stage True"),
+    ],
+)
+def test_stages_that_do_not_exist(settings: DryRunSettings, tmp_path: Path, stages: list[Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        dryrun(CONFIG, stages, settings)
+    assert calls(tmp_path) == []
+
+
 def test_use_parallel_that_is_off_is_noted(settings: DryRunSettings) -> None:
     assert "--use_parallel True" in dryrun(CONFIG | {"use_parallel": False}, [0], settings).notes[0]
     assert "use_parallel" not in " ".join(dryrun(CONFIG | {"use_parallel": True}, [0], settings).notes)
