@@ -51,6 +51,7 @@ def known_differences(given: Setting, stage: int, *, legacy: bool) -> tuple[Know
         found += [*_gathered_once(rank), *_head(rank)]
     if rank.table_split > 1:
         found += _embedding(rank)
+    found += _four_exchanges(rank)
     if rank.ep > 1:
         found += _routing_map(rank)
     if rank.stages > 1:
@@ -79,6 +80,8 @@ class _Rank:
         over = int(table.tp[0] * table.cp[0]) if legacy else int(table.tp[0])
         self.table_split = over if given.model.vocab % over == 0 else 1
         self.cp = int(table.cp[0])
+        #: Whether the last stage works with the embedding of the first.
+        self.borrows = given.model.tied_embeddings or given.model.mtp_layers > 0
         self.stored = float(DTYPE_BYTES[given.workload.params_dtype])
         self.gradient = float(DTYPE_BYTES[given.workload.grads_dtype])
 
@@ -136,6 +139,18 @@ def _head(rank: _Rank) -> Iterator[Known]:
     yield Known(group="tp", primitive="allreduce", count=loss, size_bytes=loss * rank.tokens * _FLOAT32, why=why)
 
 
+def _four_exchanges(rank: _Rank) -> Iterator[Known]:
+    """Queries, keys, values and the output change from sequence to heads one by one."""
+    if int(rank.given.table.ulysses_degree[0]) < 2:
+        return
+    (item,) = messages.ulysses_messages(rank.given)
+    number = 0.0
+    for kind in rank.model.kinds:
+        forward, again, backward = passes(rank.given, kind, rank.stage)
+        number += 3.0 * (float(item.forward[0]) * (forward + again) + float(item.backward[0]) * backward)
+    yield Known(group="cp", primitive="alltoall", count=number, size_bytes=0.0, why="four exchanges, priced as one")
+
+
 def _routing_map(rank: _Rank) -> Iterator[Known]:
     """Which expert each copy of a token goes to, four bytes each."""
     moe = rank.model.moe
@@ -155,8 +170,8 @@ def _ends(rank: _Rank) -> Iterator[Known]:
         if rank.first or rank.last:
             why = "the planner charges every stage as one with neighbours on both sides"
             yield Known(group="pp", primitive=op, count=-rank.micro, size_bytes=-rank.micro * size, why=why)
-        if rank.model.mtp_layers and (rank.first or rank.last):
-            why = "the last stage borrows the embedding for multi-token prediction: not priced"
+        if rank.borrows and (rank.first or rank.last):
+            why = "the last stage borrows the embedding, tied or for multi-token prediction: not priced"
             yield Known(group="pp", primitive=op, count=1.0, size_bytes=borrowed, why=why)
 
 
@@ -223,7 +238,7 @@ def _whole_weights(rank: _Rank) -> Iterator[Known]:
     joins = 2.0 * model.hidden**2 * rank.modules
     parts = [("shared experts are whole on every tp rank", rest * shared, _HALF),
              ("the projection of multi-token prediction is whole on every tp rank", rest * joins, _HALF)]  # fmt: skip
-    if rank.stages > 1 and rank.modules:
+    if rank.stages > 1 and rank.last and rank.borrows:
         parts.append(("the borrowed embedding", rank.table / rank.tp, rank.stored))
     for why, number, stored in parts:
         if number:

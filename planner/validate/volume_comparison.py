@@ -24,10 +24,10 @@ COUNTED: Final = frozenset({"tp", "cp", "ep", "pp"})
 _SET_UP: Final = frozenset({"Broadcast", "Barrier"})
 #: Bytes of a scalar: norms of gradients, auxiliary losses.
 _SCALAR: Final = 4
-#: Scopes of operators that add up a parameter's gradient over its copies, that count the tokens of experts, and that
-#: gather tokens, labels and masks of the batch.
+#: Scopes of operators that add up a parameter's gradient over its copies, that count the tokens of experts or transpose
+#: labels, and that gather tokens, labels and masks of the batch.
 _GRADIENT: Final = re.compile(r"Grad__(Mirror|MicroStep|Mini)")
-_STATISTICS: Final = re.compile(r"[rR]outer/")
+_STATISTICS: Final = re.compile(r"[rR]outer/|PreprocessLabelsAndMasks/")
 _DATA: Final = re.compile(
     r"(_MicroBatch|ForCausalLM|CrossEntropyLoss|Loss)(/Grad_AllGather)?/(AllGather|ReduceScatter)-op"
 )

@@ -12,6 +12,7 @@ from planner.cost.setting import Setting
 from planner.cost.strategies import Strategy
 from planner.cost.volumes import setting_of
 from planner.model.records import Attention, Model, Workload
+from planner.validate.known_volumes import known_differences
 from planner.validate.prepare import Layout
 from planner.validate.volume_comparison import VolumeRow, compare, compiled_key
 from planner.validate.volumes import Collective
@@ -56,9 +57,10 @@ def test_what_an_operator_exchanges(item: Collective, key: tuple[str, str]) -> N
     assert compiled_key(item, LAYOUT) == key
 
 
-def setting() -> Setting:
-    """One dense layer a stage, cp 2, the last stage."""
+def setting(*, tied: bool = False, **changes: int) -> Setting:
+    """One dense layer a stage, cp 2, the last one recomputed; fields of the strategy may be changed."""
     model = Model(
+        tied_embeddings=tied,
         name="small", family="qwen3", hidden=512, ffn=1536, vocab=8192, layer_kinds=("dense",) * 2,
         attention=Attention(heads=8, kv_heads=4, head_dim=64, v_head_dim=64, qk_norm=True),
     )  # fmt: skip
@@ -66,6 +68,7 @@ def setting() -> Setting:
         dp=2, tp=2, pp=2, cp=2, layers=((1, 1),), recompute_full=(0, 1), recompute_selective=(0, 0), micro_batches=2,
         optimizer_shard=4,
     )  # fmt: skip
+    strategy = replace(strategy, **changes)  # type: ignore[arg-type]
     profile = hardware("910b3")
     return setting_of(
         model,
@@ -126,3 +129,39 @@ def test_a_collective_too_many_or_too_few_shows() -> None:
     without = [item for item in graph() if item.primitive != "Send"]
     row = by_key(compare(setting(), 1, without, LAYOUT))["pp", "send"]
     assert (row.unexplained_count, row.unexplained_bytes) == (-2.0, -2 * ACTIVATION / 2)
+
+
+def known(given: Setting, stage: int, *, legacy: bool = False) -> dict[tuple[str, str], tuple[float, float]]:
+    """Number and bytes of all known differences of a row."""
+    sums: dict[tuple[str, str], tuple[float, float]] = {}
+    for item in known_differences(given, stage, legacy=legacy):
+        count, size = sums.get((item.group, item.primitive), (0.0, 0.0))
+        sums[item.group, item.primitive] = (count + item.count, size + item.size_bytes)
+    return sums
+
+
+def test_a_tied_embedding_is_borrowed() -> None:
+    apart, tied = (known(setting(tied=is_tied), 1) for is_tied in (False, True))
+    table = 8192 * 512 // 2
+    assert tied["pp", "send"][0] - apart["pp", "send"][0] == 1.0
+    assert tied["pp", "send"][1] - apart["pp", "send"][1] == 4 * table / 4  # float32, sharded over four
+    assert tied["dp", "reduce"] == (0.0, 4 * table)
+    assert tied["dp", "allgather"][1] - apart["dp", "allgather"][1] == 4 * table
+
+
+def test_legacy_networks_look_up_whole_sequences_over_tp_and_cp() -> None:
+    found = known(setting(), 0, legacy=True)
+    assert found["tp", "allreduce"] == (2 * 2.0, 2 * 2 * 4 * 1024 * 512)
+    table = 8192 * 512
+    assert found["dp", "reduce"] == (0.0, 4 * (table / 4 - table / 2))
+    assert found["dp", "allgather"] == (0.0, -2 * (table / 2 + 2 * 512 + 2 * 64))
+
+
+def test_unsharded_gradients_are_reduced_once_at_every_level() -> None:
+    assert ("dp", "reduce") not in known(setting(), 0)
+    assert known(setting(zero_level=2), 0)["dp", "reduce"] == (0.0, -(2 - 1) * 4 * (2 * 512 + 2 * 64))
+
+
+def test_heads_are_exchanged_four_times() -> None:
+    found = known(setting(ulysses_degree=2), 1)
+    assert found["cp", "alltoall"] == (3 * 2 * (1 + 1 + 1), 0.0)  # three more in forward, recompute and backward
