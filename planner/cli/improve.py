@@ -37,7 +37,7 @@ def improve(
     force: Annotated[bool, own("--force", EMIT_PANEL, "Replace an existing file.")] = False,
 ) -> None:
     """Search a better strategy for a file and show, or write, the file with only that changed."""
-    from planner import inputs
+    from planner import api, inputs
     from planner.emit.improve import improve as rewrite
     from planner.report.checks import improve_document, improvement_lines
     from planner.search.suggest import search
@@ -50,6 +50,8 @@ def improve(
     with searching(quiet=output.json) as progress:
         after = search(parse.searched(request, pins), progress).estimates.row(0)
     improved = rewrite(path, after.strategy, old.devices)
+    if improved.strategy != after.strategy:
+        after = api.estimate_of(request, improved.strategy)
     if out is not None:
         write(out, improved.text)
     if output.json:

@@ -12,7 +12,9 @@ from planner.cost.strategies import Strategy
 from planner.emit import layout
 from planner.emit.edits import YamlText
 from planner.emit.megatron_flags import FLAGS, SWITCH
+from planner.emit.megatron_rules import broken_rules
 from planner.emit.mindspeed import strategy_flags
+from planner.emit.mindspeed_recompute import held
 from planner.emit.pynative import CP_NAMES, SCHEDULES, layers_per_stage, recompute_values
 from planner.emit.read import dialect, read_text_as
 from planner.emit.read_graph import ReadResult
@@ -32,6 +34,12 @@ _STRATEGY_FLAGS = (
 ).split()
 
 
+#: Flags that mean nothing without context parallelism.
+_CONTEXT_FLAGS = ("--context-parallel-algo", "--attention-mask-type", "--ulysses-degree-in-cp")
+#: One value on a line of a script: arithmetic, quoted or plain; a bracket that closes an array is none of it.
+_VALUE = r"(?:\$\(\([^\n]*?\)\)|\"[^\"\n]*\"|'[^'\n]*'|[^\s\\#)\"'])+"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improved:
     """A rewritten file.
@@ -44,11 +52,15 @@ class Improved:
         Unified difference to the old one, line by line.
     before : ReadResult
         What the old file said.
+    strategy : Strategy
+        What the new file says: the one asked for, or the nearest one that such a file holds without recomputing less
+        (MindSpeed scripts have one number of recomputed layers for all stages).
     """
 
     text: str
     difference: tuple[str, ...]
     before: ReadResult
+    strategy: Strategy
 
 
 def improve(path: str | Path, strategy: Strategy, devices: int | None = None) -> Improved:
@@ -71,7 +83,8 @@ def improve(path: str | Path, strategy: Strategy, devices: int | None = None) ->
         The file cannot be read.
     """
     path = Path(path)
-    text = read_text(path)
+    original = read_text(path)
+    text = original.replace("\r\n", "\n")
     if path.suffix in (".json", ".py"):
         raise EmitError(f"{path} is made by the planner itself; make a new one with planner suggest --emit.")
     before = read_text_as(path, text, devices)
@@ -80,6 +93,7 @@ def improve(path: str | Path, strategy: Strategy, devices: int | None = None) ->
             f"the strategy places {sum(strategy.layers_per_stage)} layers, but {path} has {before.model.layers}."
         )
     if before.dialect == "mindspeed":
+        strategy = held(strategy, None)
         new = _script(text, strategy, before, str(path))
     else:
         document = loads(text, source=str(path))
@@ -87,7 +101,9 @@ def improve(path: str | Path, strategy: Strategy, devices: int | None = None) ->
         new = change(document, strategy, before)
     _verify(path, new, strategy)
     difference = difflib.unified_diff(text.splitlines(), new.splitlines(), str(path), f"{path} (new)", lineterm="", n=1)
-    return Improved(text=new, difference=tuple(difference), before=before)
+    if "\r\n" in original:
+        new = new.replace("\n", "\r\n")
+    return Improved(text=new, difference=tuple(difference), before=before, strategy=strategy)
 
 
 def _verify(path: Path, text: str, strategy: Strategy) -> None:
@@ -221,9 +237,23 @@ def _pynative(document: Document, s: Strategy, before: ReadResult) -> str:
         if not nested:
             values["recompute", key] = value
     for path, value in values.items():
-        if _lookup(document, path) != value:
+        old = _lookup(document, path)
+        absent = old is None and _PYNATIVE_DEFAULTS.get(path[-1], path) == value
+        everything = path[-1] == "data_parallel_shard" and old == -1 and value == s.dp
+        if old != value and not absent and not everything:
             text.set(path, value)
+    for key in ("full_recompute_layer", "select_module"):  # of the other mode
+        if ("recompute", key) not in {path[:2] for path in values}:
+            text.remove(("recompute", key))
     return text.text
+
+
+#: What a key of a PyNative file means when it is absent.
+_PYNATIVE_DEFAULTS: dict[str, Any] = {
+    "tensor_parallel": 1, "sequence_parallel": False, "context_parallel": 1, "pipeline_parallel": 1,
+    "pipeline_parallel_schedule": "1f1b", "pipeline_parallel_interleave_num": 1,
+    "pipeline_parallel_layers_per_stage": "auto", "expert_parallel": 1, "ulysses_degree_in_cp": None, "mode": "None",
+}  # fmt: skip
 
 
 def _pynative_degrees(s: Strategy, *, moe: bool) -> dict[str, Any]:
@@ -246,11 +276,25 @@ def _pynative_degrees(s: Strategy, *, moe: bool) -> dict[str, Any]:
 
 
 def _script(text: str, s: Strategy, before: ReadResult, source: str) -> str:
+    old = Flags(text, source)
+    if any("[" in (old.values.get(f"--{name}") or "") for name in _STRATEGY_FLAGS):
+        raise EmitError(f"{source} gives every node numbers of its own; make a new one with planner suggest --emit.")
     wanted = strategy_flags(s, before.model, before.workload)
+    if s.cp == 1 and old.has("--context-parallel-size"):
+        wanted["--context-parallel-size"] = 1  # stays, with what belongs to it and has no effect then
+        wanted |= {flag: old.values[flag] for flag in _CONTEXT_FLAGS if flag in old.values}
     for name in _STRATEGY_FLAGS:
         flag = f"--{name}"
-        text = _set_flag(text, flag, wanted[flag], source) if flag in wanted else _remove_flag(text, flag)
-    return _set_nodes(text, s.devices)
+        if flag not in wanted:
+            text = _remove_flag(text, flag)
+        elif flag not in old.values or old.values[flag] != str(wanted[flag]):
+            text = _set_flag(text, flag, wanted[flag], source)
+    text = _set_nodes(text, s.devices)
+    kept = set(map(str, broken_rules(old.values)))
+    new = [str(rule) for rule in broken_rules(Flags(text, source).values, s.devices) if str(rule) not in kept]
+    if new:
+        raise EmitError(f"{source} cannot be changed automatically: {' '.join(new)}")
+    return text
 
 
 def _set_nodes(text: str, devices: int) -> str:
@@ -270,14 +314,17 @@ def _set_flag(text: str, flag: str, value: str | float | None, source: str) -> s
 
 
 def _set_value(text: str, flag: str, value: str | float | None) -> str:
-    found = re.search(rf"(?<![\w-]){flag}[ \t=]+(?P<value>[^\s\\#]+)", text)
+    found = re.search(rf"(?<![\w-]){flag}[ \t=]+(?P<value>{_VALUE})", text)
     if found is None:
         return text
     old = (found["value"] or "").strip("\"'")
     variable = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", old)
     if variable:
         new, count = re.subn(
-            rf"(?m)^(\s*(?:export\s+)?{variable[1]}=)(\"?)[^\s\"#]+(\"?)", rf"\g<1>\g<2>{value}\g<3>", text, count=1
+            rf"(?m)^(\s*(?:export\s+)?{variable[1]}=)(?P<quote>[\"']?)(?:\$\(\([^\n]*?\)\)|[^\s\"'#;]+)(?P=quote)",
+            rf"\g<1>\g<quote>{value}\g<quote>",
+            text,
+            count=1,
         )
         if count:
             return new
@@ -298,7 +345,7 @@ def _insert_flag(text: str, flag: str, value: str | float | None, source: str) -
 
 
 def _remove_flag(text: str, flag: str) -> str:
-    value = "" if FLAGS[flag].kind == SWITCH else r"[ \t=]+[^\s\\#]+"
+    value = "" if FLAGS[flag].kind == SWITCH else rf"[ \t=]+{_VALUE}"
     alone = re.compile(rf"(?m)^[ \t]*{flag}{value}[ \t]*(\\)?[ \t]*(#[^\n]*)?\n")
     text, count = alone.subn("", text)
     return text if count else re.sub(rf"[ \t]*(?<![\w-]){flag}{value}(?![\w-])", "", text)

@@ -59,8 +59,11 @@ def gain_words(before: Estimate | None, after: Estimate) -> str:
     if old is None:
         return f"{now:.0f} tokens/s/card; the file's own strategy does not fit ({gib(before.peak_bytes)} GiB)"
     cards = before.strategy.devices, after.strategy.devices
-    where = "" if cards[0] == cards[1] else f" ({cards[1]} cards instead of {cards[0]})"
-    return f"{now:.0f} instead of {old:.0f} tokens/s/card, {100 * (now / old - 1):+.0f} % predicted{where}"
+    of_a_card = f"{now:.0f} instead of {old:.0f} tokens/s/card, {100 * (now / old - 1):+.0f} % predicted"
+    if cards[0] == cards[1]:
+        return of_a_card
+    whole = 100 * (now * cards[1] / (old * cards[0]) - 1)
+    return f"{of_a_card}; the job {whole:+.0f} % ({cards[1]} cards instead of {cards[0]})"
 
 
 def _figures(answer: Estimate) -> str:

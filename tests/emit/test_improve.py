@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -206,3 +207,171 @@ def test_removing_a_key():
     edited.remove(("a", "b"))
     edited.remove(("a", "x"))
     assert edited.text == "a:\n  c: 2\nd: 3\n"
+
+
+#: As MindSpeed-LLM's users keep it: variables, a comment in another script, arithmetic with blanks, arrays.
+VARIABLES = """#!/bin/bash
+NPUS_PER_NODE=8
+NNODES=2 #\u4e24\u53f0
+WORLD_SIZE=$(($NPUS_PER_NODE*$NNODES))
+TP=8
+PP='1'
+CP=1
+CP_TYPE='ulysses_cp_algo'
+NUM_LAYERS=32
+MBS="1"
+GBS=$(( $MBS * 64 ))
+DISTRIBUTED_ARGS="
+    --nproc_per_node $NPUS_PER_NODE \\
+    --nnodes $NNODES
+"
+PARALLEL=(--tensor-model-parallel-size ${TP} --pipeline-model-parallel-size ${PP} --sequence-parallel
+  --context-parallel-size ${CP} --context-parallel-algo ${CP_TYPE} --use-distributed-optimizer)
+GPT_ARGS="
+    --use-mcore-models \\
+    --num-layers ${NUM_LAYERS} \\
+    --hidden-size 4096 \\
+    --ffn-hidden-size 14336 \\
+    --num-attention-heads 32 \\
+    --group-query-attention \\
+    --num-query-groups 8 \\
+    --seq-length 4096 \\
+    --max-position-embeddings 4096 \\
+    --micro-batch-size ${MBS} \\
+    --global-batch-size ${GBS} \\
+    --padded-vocab-size 128256 \\
+    --untie-embeddings-and-output-weights \\
+    --disable-bias-linear \\
+    --position-embedding-type rope \\
+    --normalization RMSNorm \\
+    --swiglu \\
+    --use-flash-attn \\
+    --overlap-grad-reduce \\
+    --recompute-granularity full \\
+    --recompute-method block \\
+    --recompute-num-layers 32 \\
+    --bf16
+"
+torchrun $DISTRIBUTED_ARGS pretrain_gpt.py $GPT_ARGS "${PARALLEL[@]}" | tee log
+"""
+
+
+def test_a_script_of_variables_changes_where_the_numbers_stand(tmp_path):
+    path = tmp_path / "user.sh"
+    path.write_text(VARIABLES)
+    old = read(path).strategy
+    new = with_(
+        old, dp=16, tp=2, cp=1, sequence_parallel=True, micro_batches=8, optimizer_shard=16, recompute_full=(4,)
+    )
+    result = improve(path, new)
+    changed = [line.strip() for line in result.difference if line[:1] in "+-" and line[:3] not in ("---", "+++")]
+    assert changed == [
+        "-NNODES=2 #\u4e24\u53f0",
+        "+NNODES=4 #\u4e24\u53f0",
+        "-TP=8",
+        "+TP=2",
+        "-GBS=$(( $MBS * 64 ))",
+        "+GBS=128",
+        "-    --recompute-num-layers 32 \\",
+        "+    --recompute-num-layers 4 \\",
+    ]
+    path.write_text(result.text)
+    assert read(path).strategy == new == result.strategy
+
+
+def test_flags_inside_an_array_keep_its_bracket(tmp_path):
+    path = tmp_path / "user.sh"
+    path.write_text(VARIABLES)
+    old = read(path).strategy
+    new = with_(old, dp=2, tp=1, pp=4, cp=2, layers=((8,) * 4,), recompute_full=(2,) * 4, recompute_selective=(0,) * 4,
+                sequence_parallel=False, zero_level=0, optimizer_shard=1, micro_batches=32)  # fmt: skip
+    result = improve(path, new)
+    assert "--context-parallel-size ${CP} --context-parallel-algo ${CP_TYPE})" in result.text
+    assert "CP_TYPE='megatron_cp_algo'" in result.text
+    assert "PP='4'" in result.text
+    path.write_text(result.text)
+    assert read(path).strategy == new
+    assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
+
+
+def test_one_number_of_recomputed_layers_serves_all_stages(tmp_path):
+    path = tmp_path / "user.sh"
+    path.write_text(VARIABLES)
+    old = read(path).strategy
+    new = with_(old, dp=1, tp=2, pp=8, layers=((4,) * 8,), recompute_full=(4, 3, 2, 1, 0, 0, 0, 0), optimizer_shard=1,
+                recompute_selective=(0,) * 8, micro_batches=64)  # fmt: skip
+    result = improve(path, new)
+    assert result.strategy == with_(new, recompute_full=(4,) * 8)
+
+
+def test_a_script_with_numbers_for_each_node_is_made_again(tmp_path):
+    path = tmp_path / "pretrain.sh"
+    path.write_text(render_mindspeed(test_mindspeed.UNEQUAL).text)
+    with pytest.raises(EmitError, match="gives every node numbers of its own; make a new one"):
+        improve(path, test_mindspeed.UNEQUAL.strategy)
+
+
+def test_a_rule_that_the_new_strategy_would_break_is_said(tmp_path):
+    path = tmp_path / "user.sh"
+    text = VARIABLES.replace("--overlap-grad-reduce", "--moe-alltoall-overlap-comm").replace("PP='1'", "PP='4'")
+    path.write_text(text.replace("--bf16", "--bf16 \\\n    --schedules-method dualpipev"))
+    old = read(path, 32).strategy
+    new = with_(old, dp=2, tp=2, cp=2, pp=4, sequence_parallel=True, optimizer_shard=4, micro_batches=32)
+    with pytest.raises(EmitError, match="dualpipev is refused with context parallelism"):
+        improve(path, new, 32)
+
+
+PYNATIVE = """# ours
+training:
+  local_batch_size: 1
+  global_batch_size: 64   # fixed by science
+parallelism:
+  data_parallel_shard: -1   # all of it
+  tensor_parallel: 4
+  sequence_parallel: True
+recompute:
+  mode: 'full'
+  full_recompute_layer: ["0-35"]
+model:
+  model_type: qwen3
+  vocab_size: 151936
+  hidden_size: 4096
+  intermediate_size: 12288
+  num_hidden_layers: 36
+  num_attention_heads: 32
+  num_key_value_heads: 8
+  head_dim: 128
+  seq_length: 4096
+  hidden_act: silu
+"""
+
+
+def test_defaults_are_not_spelled_out_and_lists_of_the_other_mode_go(tmp_path):
+    path = tmp_path / "user.yaml"
+    path.write_text(PYNATIVE)
+    old = read(path, 16).strategy
+    new = with_(old, dp=16, tp=1, sequence_parallel=False, optimizer_shard=16, micro_batches=4, recompute_full=(0,),
+                recompute_selective=(13,))  # fmt: skip
+    result = improve(path, new, 16)
+    changed = [line for line in result.difference if line[:1] in "+-" and line[:3] not in ("---", "+++")]
+    assert changed == [
+        "-  tensor_parallel: 4",
+        "-  sequence_parallel: True",
+        "+  tensor_parallel: 1",
+        "+  sequence_parallel: False",
+        "-  mode: 'full'",
+        '-  full_recompute_layer: ["0-35"]',
+        '+  mode: "select"',
+        "+  select_module:",
+        '+    mlp.activation_func: ["0-12"]',
+    ]
+
+
+def test_windows_line_ends_stay(tmp_path):
+    path = tmp_path / "user.yaml"
+    path.write_bytes(COMMENTED.replace("\n", "\r\n").encode())
+    old = read(path).strategy
+    new = with_(old, vpp=2, layers=((8,) * 4,) * 2, schedule="interleaved", recompute_full=(1,) * 4)
+    text = improve(path, new).text
+    assert text.count("\r\n") == text.count("\n") > COMMENTED.count("\n")
+    assert text.count("\r") == text.count("\n")
