@@ -178,6 +178,8 @@ def _dotted(value: str) -> str:
 
 
 def _batches(v: View) -> Iterator[Finding]:
+    if v.document.root.get("run_mode") in ("predict", "eval"):
+        return
     micro = ("parallel_config", "micro_batch_num")
     accumulation = count(v.runner.get("gradient_accumulation_steps"), 1)
     if v.pp > 1 and v.micro_batches < v.pp:

@@ -409,3 +409,14 @@ def test_what_cannot_be_checked(tmp_path, name):
         check(tmp_path / name)
     with pytest.raises(SpecError, match="holds no file to check"):
         check(tmp_path)
+
+
+def test_a_file_for_prediction_has_no_batch(tmp_path):
+    emit(FLAT, tmp_path / "out")
+    path = tmp_path / "out" / "pretrain.yaml"
+    text = path.read_text().replace("micro_batch_num: 1", "micro_batch_num: 8")
+    path.write_text(text)
+    assert "batch-ignored" in {finding.rule for finding in check(path)}
+    assert 'run_mode: "train"' in text
+    path.write_text(text.replace('run_mode: "train"', 'run_mode: "predict"'))
+    assert "batch-ignored" not in {finding.rule for finding in check(path)}
