@@ -194,6 +194,8 @@ def configuration(source: str | Path) -> Path | dict[str, Any]:
         return path
     if path.is_dir() and (path / "pretrain.yaml").is_file():
         return path / "pretrain.yaml"
+    if path.is_file() and path.suffix.lower() != ".json":
+        raise SpecError(f"{path}: DryRun takes a plan.json, its folder, or a MindFormers YAML in graph mode.")
     return configuration_of(plans.load(path / "plan.json" if path.is_dir() else path))
 
 

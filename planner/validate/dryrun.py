@@ -29,6 +29,7 @@ from planner.validate.child_log import failure_message, peak_with_fragments, rea
 from planner.validate.files import write_atomically
 from planner.validate.framework import Framework, find_framework
 from planner.validate.prepare import (
+    TOKENS,
     Layout,
     as_run,
     mindrecord_path,
@@ -388,7 +389,10 @@ def _result(session: _Session, stage: int, report: Mapping[str, Any], folder: Pa
 
 def _write_job(session: _Session, folder: Path) -> Path:
     config, layout = session.config, session.run
-    write_megatron(session.cache / "data" / "tokens")
+    tokens = session.cache / "data" / TOKENS
+    write_megatron(tokens)
+    for suffix in (".bin", ".idx"):
+        (folder / TOKENS).with_suffix(suffix).symlink_to(tokens.with_suffix(suffix).resolve())
     path = folder / "config.yaml"
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style = False

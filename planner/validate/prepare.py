@@ -32,6 +32,8 @@ _PLAIN_RUN = {
 #: Sections that name files, tokenizers or watchers of the user's and decide no size of the step.
 _LEFT_OUT = ("eval_dataset", "eval_dataset_task", "metric", "monitor_config", "processor", "src_strategy_path_or_dir",
              "tensorboard")  # fmt: skip
+#: Name of the synthetic Megatron tokens, in the cache and in the folder of a run.
+TOKENS = "tokens"
 _COLUMNS = ("input_ids", "labels", "loss_mask", "position_ids")
 #: Settings of a user's data loader that say what a sample holds.
 _SAMPLE_SETTINGS = ("compressed_eod_mask_length", "eod", "eod_mask_loss", "eod_pad_length", "pad",
@@ -227,7 +229,7 @@ def _set_dataset(ready: dict[str, Any], run: Layout, data: Path) -> None:
     dataset = _users_dataset(ready)
     columns = run.columns if run.legacy else _columns(dataset, ready)
     section = {
-        "data_loader": _legacy_loader(run, data) if run.legacy else _megatron_loader(dataset, columns, run, data),
+        "data_loader": _legacy_loader(run, data) if run.legacy else _megatron_loader(dataset, columns, run),
         "input_columns": columns,
         "num_parallel_workers": 1, "python_multiprocessing": False, "drop_remainder": True,
         "numa_enable": False, "prefetch_size": 1, "repeat": 1, "seed": 0,
@@ -279,15 +281,18 @@ def mindrecord_path(data: Path, layout: Layout) -> Path:
     return data / f"{kind}-{layout.row_tokens}x{rows}.mindrecord"
 
 
-def _megatron_loader(dataset: Mapping[str, Any], columns: Sequence[str], layout: Layout, data: Path) -> dict[str, Any]:
-    """Loader of synthetic samples with the user's columns; its index lies in the run's own folder."""
+def _megatron_loader(dataset: Mapping[str, Any], columns: Sequence[str], layout: Layout) -> dict[str, Any]:
+    """Loader of synthetic samples with the user's columns.
+
+    The loader writes its index beside the tokens, without care for others: so they lie in the run's own folder.
+    (``path_to_cache`` is no way: with it, ranks above 0 wait for files that rank 0 would write.)
+    """
     loader = dataset.get("data_loader")
     own = (loader.get("config") if isinstance(loader, Mapping) else None) or {}
     settings = {"eod": 1, "pad": -1} | {key: own[key] for key in _SAMPLE_SETTINGS if key in own}
     settings.update(
-        seed=1234, split="1, 0, 0", seq_length=layout.seq, data_path=["1", str(data / "tokens")],
-        path_to_cache="./index", create_attention_mask="attention_mask" in columns,
-        create_compressed_eod_mask="actual_seq_len" in columns,
+        seed=1234, split="1, 0, 0", seq_length=layout.seq, data_path=["1", f"./{TOKENS}"],
+        create_attention_mask="attention_mask" in columns, create_compressed_eod_mask="actual_seq_len" in columns,
     )  # fmt: skip
     return {
         "type": "BlendedMegatronDatasetDataLoader", "datasets_type": "GPTDataset", "shuffle": False,

@@ -186,5 +186,6 @@ def _link(libraries: Path, name: str, source: Sequence[Path], *, core: bool = Tr
 
 
 def _last_line(error: subprocess.CalledProcessError) -> str:
-    lines = (error.stderr or "").strip().splitlines()
+    """Why a tool failed: its last word before the compiler driver's own, such as "No space left on device"."""
+    lines = [line for line in (error.stderr or "").strip().splitlines() if not line.startswith("collect2:")]
     return lines[-1] if lines else str(error)

@@ -174,3 +174,14 @@ def test_from_suggest_to_the_compiler(plan: Path) -> None:
     assert stage["steps"] == 2
     assert (stage["mindspore"], stage["mindformers"]) == ("2.9.0", "1.9.0")
     assert abs(stage["difference_percent"]) < 8
+
+
+@pytest.mark.parametrize("name", ["pretrain.sh", "plan.txt"])
+def test_files_of_other_kinds_are_refused(plan: Path, name: str) -> None:
+    script = "python pretrain_gpt.py --num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 2048 "
+    script += "--micro-batch-size 1 --global-batch-size 8 --max-position-embeddings 2048 --padded-vocab-size 4096\n"
+    (plan / name).write_text(script, encoding="utf-8")
+    answer = run(f"dryrun {plan / name}")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("Error: ")
+    assert "not valid JSON" not in answer.err

@@ -109,6 +109,16 @@ def test_one_rank_per_stage_and_its_figures(settings: DryRunSettings, tmp_path: 
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
+def test_tokens_lie_in_the_run_s_own_folder(settings: DryRunSettings, tmp_path: Path) -> None:
+    """MindFormers writes an index beside them, which no other run may find half written."""
+    dryrun(CONFIG, [1], DryRunSettings(python=settings.python, cache=settings.cache, keep=tmp_path / "kept"))
+    run = tmp_path / "kept/stage-1"
+    (loader,) = [load_yaml(run / "config.yaml")["train_dataset"]["data_loader"]]
+    assert loader["config"]["data_path"] == ["1", "./tokens"]
+    assert (run / "tokens.bin").stat().st_size == 4 * (1 << 18) * 4
+    assert (run / "tokens.idx").read_bytes().startswith(b"MMIDIDX")
+
+
 def test_notes_say_what_was_shrunk_and_left_out(settings: DryRunSettings) -> None:
     notes = " ".join(dryrun(CONFIG, [0], settings).notes)
     assert "Ran 5 of 16 micro-batches" in notes

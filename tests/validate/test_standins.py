@@ -161,6 +161,13 @@ def test_a_compiler_error_is_reported(home: Path, tmp_path: Path, monkeypatch: p
     assert list((tmp_path / "cache/cann-standins").iterdir()) == []
 
 
+def test_a_full_disk_is_named_and_not_the_compiler_driver() -> None:
+    words = "ld: final link failed: No space left on device\ncollect2: error: ld returned 1 exit status\n"
+    error = standins.subprocess.CalledProcessError(1, ["gcc"], stderr=words)
+    assert standins._last_line(error) == "ld: final link failed: No space left on device"
+    assert "exit status 1" in standins._last_line(standins.subprocess.CalledProcessError(1, ["gcc"], stderr=""))
+
+
 def test_a_wheel_without_plugin(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="no Ascend plugin"):
         plugin_libraries(tmp_path)
