@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ import numpy as np
 
 from planner import api, completion, inputs
 from planner.cluster.records import Hardware
+from planner.cost.groups import groups
 from planner.cost.memory import memory
 from planner.cost.strategies import Strategies, Strategy
 from planner.emit.environment import hccl_buffer_mb
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Largest micro-batch size looked at.
 MOST_MICRO_BATCH: Final = 4096
+#: Longest sequence looked at: far above any trained one, far below what overflows.
+MOST_SEQ: Final = 2**27
 #: Changes that a refusal names.
 NAMED_CHANGES: Final = 3
 #: Runtime, kernels and streams outside the pool [bytes]; an assumption, as in `planner accuracy memory`.
@@ -80,7 +84,9 @@ class CardMemory:
     pool_bytes : float
         Predicted peak of the heaviest stage, inside the pool.
     communicators : int
-        Groups of a rank that hold buffers: the world, and one for each parallel dimension.
+        Groups that the framework makes on a rank; each holds two buffers.
+    groups : tuple of str
+        What each of them is for (`planner.cost.groups`).
     hccl_buffsize_mb : int
         HCCL_BUFFSIZE to export [MB]; every communicator takes two buffers of it outside the pool.
     buffers_bytes, context_bytes : float
@@ -95,6 +101,7 @@ class CardMemory:
     visible_bytes: float
     pool_bytes: float
     communicators: int
+    groups: tuple[str, ...]
     hccl_buffsize_mb: int
     buffers_bytes: float
     context_bytes: float
@@ -195,7 +202,13 @@ class MemoryEstimator:
         return self.request.limit
 
     def stages(self, *, micro_batch_size: int | None = None, seq: int | None = None) -> tuple[StageMemory, ...]:
-        """Memory of every stage, optionally with another micro-batch size or sequence length."""
+        """Memory of every stage, optionally with another micro-batch size or sequence length.
+
+        Raises
+        ------
+        SpecError
+            A size that is no whole number in its range, or a sequence length that the strategy cannot split.
+        """
         request, strategy = self._with(micro_batch_size, seq)
         found = memory(request.model, request.workload, Strategies.of([strategy]))
         return tuple(
@@ -218,12 +231,17 @@ class MemoryEstimator:
             Counted from 0.
         micro_batch_size, seq : int, optional
             Other values than the job's; the micro-batches of a step stay as many.
+
+        Raises
+        ------
+        SpecError
+            A stage that does not exist, or a size as in `stages`.
         """
+        if stage is not None:
+            stage = _whole(stage, "stage", 0, self.strategy.pp - 1)
         stages = self.stages(micro_batch_size=micro_batch_size, seq=seq)
         if stage is None:
             return max(each.peak_bytes for each in stages)
-        if not 0 <= stage < len(stages):
-            raise SpecError(f"stage {stage} does not exist; legal: 0 to {len(stages) - 1}.")
         return stages[stage].peak_bytes
 
     def headroom(self, *, stage: int | None = None) -> float:
@@ -235,8 +253,8 @@ class MemoryEstimator:
         device = self.request.cluster.hardware.device
         plan = self._plan()
         buffer_mb = hccl_buffer_mb(plan)
-        groups = communicators(self.strategy)
-        buffers = 2.0 * groups * buffer_mb * MIB
+        made = groups(self.strategy, self.request.workload.framework, experts=self.request.model.moe is not None)
+        buffers = 2.0 * len(made) * buffer_mb * MIB
         left = device.visible_bytes - buffers - CONTEXT_BYTES
         usable = float(device.usable_bytes)
         if self.request.cluster.devices >= MANY_CARDS and usable > MANY_CARDS_POOL_BYTES:
@@ -245,11 +263,12 @@ class MemoryEstimator:
         return CardMemory(
             visible_bytes=device.visible_bytes,
             pool_bytes=peak,
-            communicators=groups,
+            communicators=len(made),
+            groups=tuple(group.name for group in made),
             hccl_buffsize_mb=buffer_mb,
             buffers_bytes=buffers,
             context_bytes=CONTEXT_BYTES,
-            max_device_memory_bytes=min(usable, left) // GIB * GIB,
+            max_device_memory_bytes=max(0.0, min(usable, left) // GIB * GIB),
             free_bytes=left - peak,
         )
 
@@ -292,14 +311,27 @@ class MemoryEstimator:
         return low
 
     def sweep(self, *, micro_batch_sizes: Sequence[int] = (1, 2, 4, 8), seqs: Sequence[int] = ()) -> tuple[Point, ...]:
-        """Peaks over micro-batch sizes and sequence lengths, in that order."""
+        """Peaks over micro-batch sizes and sequence lengths (default: the job's own), sequence by sequence.
+
+        Raises
+        ------
+        SpecError
+            No micro-batch size is given, or one of the sizes is none, as in `stages`.
+        """
+        sizes = _several(micro_batch_sizes, "micro_batch_sizes", MOST_MICRO_BATCH)
+        if not sizes:
+            raise SpecError(
+                f"micro_batch_sizes={micro_batch_sizes!r} names no size; give at least one, e.g. (1, 2, 4)."
+            )
+        table = Strategies.of([replace(self.strategy, micro_batch_size=size) for size in sizes])
         points = []
-        for seq in seqs or (self.request.workload.seq,):
-            for size in micro_batch_sizes:
-                peak = self.peak(micro_batch_size=size, seq=seq)
-                points.append(
-                    Point(micro_batch_size=size, seq=seq, peak_bytes=peak, fits=bool(peak <= self.limit_bytes))
-                )
+        for seq in _several(seqs, "seqs", MOST_SEQ) or (self.request.workload.seq,):
+            request, _ = self._with(None, seq)
+            peaks = memory(request.model, request.workload, table).peak_bytes
+            points += [
+                Point(micro_batch_size=size, seq=seq, peak_bytes=float(peak), fits=bool(peak <= self.limit_bytes))
+                for size, peak in zip(sizes, peaks, strict=True)
+            ]
         return tuple(points)
 
     def check(self) -> MemoryEstimator:
@@ -339,20 +371,33 @@ class MemoryEstimator:
     def _with(self, micro_batch_size: int | None, seq: int | None) -> tuple[Request, Strategy]:
         request, strategy = self.request, self.strategy
         if micro_batch_size is not None:
-            strategy = replace(strategy, micro_batch_size=micro_batch_size)
-        if seq is not None:
-            request = replace(request, workload=replace(request.workload, seq=seq))
+            size = _whole(micro_batch_size, "micro_batch_size", 1, MOST_MICRO_BATCH)
+            strategy = replace(strategy, micro_batch_size=size)
+        if seq is not None and _whole(seq, "seq", 1, MOST_SEQ) != request.workload.seq:
+            request = replace(request, workload=replace(request.workload, seq=_whole(seq, "seq", 1, MOST_SEQ)))
+            known = {found.code for found in violations(self.request.context, self.strategy)}
+            broken = [found.message for found in violations(request.context, self.strategy) if found.code not in known]
+            if broken:
+                raise SpecError(f"seq={seq}: {' '.join(broken)}")
         return request, strategy
 
 
-def communicators(strategy: Strategy) -> int:
-    """Groups of a rank: the world, and one for each parallel dimension that is split.
+def _whole(value: object, name: str, least: int, most: int) -> int:
+    """A whole number of a range, NumPy's included."""
+    try:
+        number = None if isinstance(value, bool | np.bool_) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        raise SpecError(f"{name}={value!r} must be a whole number from {least} to {most}.")
+    return number
 
-    >>> communicators(Strategy(dp=2, tp=8, pp=4, layers=((20,) * 4,), recompute_full=(0,) * 4,
-    ...                        recompute_selective=(0,) * 4, micro_batches=64))
-    4
-    """
-    return 1 + len([name for name in ("tp", "dp", "pp", "cp", "ep") if getattr(strategy, name) > 1])
+
+def _several(values: object, name: str, most: int) -> tuple[int, ...]:
+    """Whole numbers from 1 on."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise SpecError(f"{name}={values!r} must be a sequence of whole numbers from 1 to {most}.")
+    return tuple(_whole(value, name, 1, most) for value in values)
 
 
 def _refusal(worst: StageMemory, limit_bytes: float, changes: Sequence[str]) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import planner
@@ -102,9 +104,73 @@ def test_check_raises_with_breakdown_and_changes_that_really_fit(heavy: MemoryEs
     assert all(change in message for change in changes)
 
 
-def test_a_stage_that_does_not_exist(estimator: MemoryEstimator) -> None:
-    with pytest.raises(SpecError, match="stage 4 does not exist; legal: 0 to 3"):
-        estimator.peak(stage=4)
+@pytest.mark.parametrize("stage", [4, -1, "0", 1.5, True, [0], 10**30])
+def test_a_stage_that_does_not_exist(estimator: MemoryEstimator, stage: Any) -> None:
+    with pytest.raises(SpecError, match=r"stage=.* must be a whole number from 0 to 3\."):
+        estimator.peak(stage=stage)
+    with pytest.raises(SpecError, match=r"stage=.* must be a whole number from 0 to 3\."):
+        estimator.headroom(stage=stage)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, True, "2", 4097, 10**30, float("nan")])
+def test_a_micro_batch_size_that_is_none(estimator: MemoryEstimator, size: Any) -> None:
+    rule = r" must be a whole number from 1 to 4096\."
+    with pytest.raises(SpecError, match=f"micro_batch_size=.*{rule}"):
+        estimator.peak(micro_batch_size=size)
+    with pytest.raises(SpecError, match=f"micro_batch_sizes=.*{rule}"):
+        estimator.sweep(micro_batch_sizes=[1, size])
+
+
+@pytest.mark.parametrize("seq", [0, -4096, 1.5, True, "4k", 2**27 + 1, 10**30])
+def test_a_sequence_length_that_is_none(estimator: MemoryEstimator, seq: Any) -> None:
+    rule = r" must be a whole number from 1 to 134217728\."
+    for ask in (estimator.peak, estimator.stages, estimator.max_micro_batch_size):
+        with pytest.raises(SpecError, match=f"seq=.*{rule}"):
+            ask(seq=seq)
+    with pytest.raises(SpecError, match=f"seqs=.*{rule}"):
+        estimator.sweep(seqs=[seq])
+
+
+def test_a_sequence_that_the_strategy_cannot_split(estimator: MemoryEstimator) -> None:
+    """Sequence parallelism gives each of 8 ranks the same number of tokens."""
+    for ask in (lambda: estimator.peak(seq=4097), lambda: estimator.sweep(seqs=[4096, 4097])):
+        with pytest.raises(SpecError, match=r"seq=4097: .*4097 tokens are split over cp=1 x tp=8"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("sweep", "words"),
+    [
+        ({"micro_batch_sizes": []}, r"micro_batch_sizes=\[\] names no size"),
+        ({"micro_batch_sizes": 2}, "micro_batch_sizes=2 must be a sequence"),
+        ({"micro_batch_sizes": "12"}, "micro_batch_sizes='12' must be a sequence"),
+        ({"seqs": 4096}, "seqs=4096 must be a sequence"),
+    ],
+)
+def test_a_sweep_over_nothing(estimator: MemoryEstimator, sweep: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        estimator.sweep(**sweep)
+
+
+def test_numpy_numbers_are_numbers(estimator: MemoryEstimator) -> None:
+    assert estimator.peak(stage=np.int64(2), micro_batch_size=np.int32(2)) == estimator.peak(
+        stage=2, micro_batch_size=2
+    )
+    points = estimator.sweep(micro_batch_sizes=np.array([1, 2]), seqs=range(2048, 4097, 2048))
+    assert points == estimator.sweep(micro_batch_sizes=(1, 2), seqs=(2048, 4096))
+    assert all(type(point.seq) is type(point.micro_batch_size) is int for point in points)
+
+
+def test_a_sweep_is_one_call_for_each_sequence(estimator: MemoryEstimator, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(len(arguments[2]))
+        return memory(*arguments)
+
+    monkeypatch.setattr("planner.estimator.memory", counted)
+    assert len(estimator.sweep(micro_batch_sizes=range(1, 65), seqs=(2048, 4096))) == 128
+    assert calls == [64, 64]
 
 
 def test_from_plan_and_from_mindformers_see_the_same_job(tmp_path: Path) -> None:
@@ -150,25 +216,36 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_whole_card_by_hand(estimator: MemoryEstimator) -> None:
-    """tp, dp, pp and the world: 4 communicators x 2 buffers; one micro-batch is 4096 x 8192 x 2 B = 64 MiB."""
+    """Legacy network, 6 communicators x 2 buffers; one micro-batch is 4096 x 8192 x 2 B = 64 MiB."""
     card = estimator.card()
-    assert card.communicators == 4
+    assert card.groups == ("world", "pp", "pp, send and receive", "stage", "tp", "dp x cp")
+    assert card.communicators == 6
     assert card.hccl_buffsize_mb == 64
-    assert card.buffers_bytes == 4 * 2 * 64 * 2**20
+    assert card.buffers_bytes == 6 * 2 * 64 * 2**20
     assert card.visible_bytes == 62432 * 2**20  # what the framework reports of a 64 GiB card
     assert card.max_device_memory_bytes == 58 * GIB
     assert card.free_bytes == 62432 * 2**20 - GIB - card.buffers_bytes - estimator.peak()
 
 
 def test_many_communicators_lower_the_pool() -> None:
-    """hardware facts: 58 GB, 1 GB of context and 200 MB buffers leave room for five communicators, not for six."""
+    """hardware facts: 58 GB, 1 GB of context and 200 MB buffers leave room for five communicators; here are 14."""
     moe = MemoryEstimator.from_strategy(
         "deepseek-v3", tp=4, pp=8, dp=8, cp=2, ep=32, seq=32768, global_batch=64, micro_batch_size=4
     )
     card = moe.card()
-    assert (card.communicators, card.hccl_buffsize_mb) == (6, 200)
-    left = 62432 - 1024 - 6 * 400  # MB
-    assert card.max_device_memory_bytes == left * 2**20 // GIB * GIB == 57 * GIB
+    assert (card.communicators, card.hccl_buffsize_mb) == (14, 200)
+    left = 62432 - 1024 - 14 * 400  # MB
+    assert card.max_device_memory_bytes == left * 2**20 // GIB * GIB == 54 * GIB
+
+
+def test_a_card_without_room_gets_no_pool() -> None:
+    crowded = MemoryEstimator.from_strategy("8B", tp=2, dp=2, seq=4096, global_batch=64)
+    hardware = crowded.request.cluster.hardware
+    device = replace(hardware.device, visible_bytes=GIB // 2, usable_bytes=GIB // 4)
+    cluster = replace(crowded.request.cluster, hardware=replace(hardware, device=device))
+    card = replace(crowded, request=replace(crowded.request, cluster=cluster)).card()
+    assert card.max_device_memory_bytes == 0
+    assert card.free_bytes < -crowded.peak()
 
 
 def test_a_thousand_cards_get_the_lower_recommendation() -> None:

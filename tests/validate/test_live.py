@@ -10,7 +10,9 @@ import csv
 import importlib.util
 import json
 import os
+import re
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,8 @@ from typing import Any
 import pytest
 
 from planner import inputs
+from planner.calibrate.dryrun_grid import read_grid
+from planner.cost.groups import groups
 from planner.cost.volumes import setting_of
 from planner.errors import ValidationError
 from planner.validate.dryrun import DryRunReport, DryRunSettings, dryrun
@@ -168,6 +172,18 @@ def test_planned_collectives_are_those_of_the_compiler(
     assert {(row.group, row.primitive) for row in counted if not row.known} == AGREED[name]
     rest = sum(row.compiled_bytes for row in rows if row.group == "other")
     assert rest < 0.005 * sum(row.compiled_bytes for row in rows)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_communicators_are_the_predicted_ones(reports: dict[str, DryRunReport], kept: Path, name: str) -> None:
+    """Groups of more than one rank that MindSpore logs, beside the world's."""
+    point, stage = POINTS[name], reports[name].stages[0].stage
+    log = (kept / name / f"stage-{stage}/run.log").read_text(errors="replace")
+    made = re.findall(r"Create collective communication group: \S+ \[const vector\]\{([\d, ]+)\}", log)
+    row = next(row for row in read_grid(GRID / "grid.csv") if row.point_id == recorded(point)["id"])
+    wanted = groups(row.strategy, row.workload.framework, experts=point.is_moe, stage=stage)
+    ranks = Counter(", ".join(map(str, group.ranks)) for group in wanted if group.name != "world")
+    assert ranks == Counter(text for text in made if "," in text)
 
 
 def test_fewer_micro_batches_have_the_same_peak(settings: DryRunSettings) -> None:
