@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-import json
 import os
 import re
 import sys
@@ -20,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
 from planner import inputs
 from planner.calibrate.dryrun_grid import read_grid
@@ -159,7 +159,7 @@ def test_planned_collectives_are_those_of_the_compiler(
     point = POINTS[name]
     config = configs.config(point)
     source = tmp_path / "pretrain.yaml"
-    source.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    source.write_text(yaml.safe_dump(config), encoding="utf-8")
     request, strategy, _ = inputs.read(source)
     given = setting_of(request.model, request.workload, request.cluster, request.calibration, strategy)
     rows = compare(given, point.stage, read_collectives(kept / name), read_layout(config))
