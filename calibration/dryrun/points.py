@@ -35,14 +35,15 @@ def all_points() -> list[Point]:
     """Every point once, in order of worth: the families take turns."""
     qwen3, moe, llama, deepseek = (replace(base, layers=2, first_dense=0) for base in (QWEN3, MOE, LLAMA, DEEPSEEK))
     lists = [
-        [*_core(QWEN3), *_schedules(QWEN3), *_precision(qwen3), *_mixed_qwen3(), *_dense_more(qwen3), *_long(qwen3)],
+        [*_core(QWEN3), *_schedules(QWEN3), *_precision(qwen3), *_mixed_qwen3(), *_dense_more(qwen3), *_long(qwen3),
+         *_context_head(qwen3)],
         [*_moe_core(MOE), *_precision(moe), *_mixed_moe(), *_moe_more(moe), *_schedules(MOE), *_long(moe)],
         [*_core(LLAMA), *_precision(llama), *_mixed_llama(), *_dense_more(llama), *_schedules(LLAMA), *_long(llama)],
         [*_moe_core(DEEPSEEK), *_deepseek_only(DEEPSEEK), *_precision(deepseek), *_mixed_deepseek(),
          *_moe_more(deepseek), *_long(deepseek)],
     ]  # fmt: skip
     turns = chain.from_iterable(zip_longest(*lists))
-    ordered = [*ci_points(), *(point for point in turns if point is not None)]
+    ordered = [*ci_points(), *_deep(), *(point for point in turns if point is not None)]
     return list({repr(point): point for point in ordered}.values())
 
 
@@ -153,6 +154,44 @@ def _long(base: Point) -> Iterator[Point]:
     yield from _both_ends(replace(base, seq=16384))
     yield from _both_ends(replace(base, seq=32768, cp=4, recompute=True))
     yield replace(base, seq=32768, recompute=True, mask_compression=True)
+
+
+def _context_head(base: Point) -> Iterator[Point]:
+    """Head and loss under context parallelism, where mcore networks exchange and gather the logits."""
+    last = replace(base, cp=2, stage=1)
+    yield from _variants(last, [{"cp": 4}, {"mbs": 2}, {"dp": 1}, {"tp": 4}, {"vocab": 128256}])
+
+
+def _deep() -> Iterator[Point]:
+    """Several layers a stage: what adds up over them, and what the compiler puts off until the last one is done."""
+    wide = {"ffn": 3584, "kv_heads": 2, "mask_compression": True}
+    alone = {"tp": 1, "sequence_parallel": False}
+    mixed = {"recompute": [3, 2], "select_recompute": [4, 4]}
+    yield replace(LLAMA, **wide, **alone, **mixed, dp=8, layers=8, grad_accum_shard=True)
+    yield replace(LLAMA, **wide, **alone, select_recompute=True)
+    yield replace(LLAMA, **wide, sequence_parallel=False, select_recompute=True)
+    yield replace(LLAMA, **wide, select_recompute=True)
+    yield replace(QWEN3, **wide, select_recompute=True)
+    yield replace(LLAMA, **wide, layers=2, pp=1, micro_batches=1, select_recompute=True)
+    short = {"seq": 2048, "mask_compression": True}
+    for recompute in (False, True):
+        yield replace(QWEN3, **short, ffn=3584, layers=8, grad_accum_shard=True, recompute=recompute)
+    small = {**short, "vocab": 4000, "dp": 4, "pp": 1}
+    yield replace(LLAMA, **small, layers=6, micro_batches=1)
+    yield replace(LLAMA, **small, layers=6, grad_accum_shard=True)
+    yield replace(MOE, **short, layers=6, grad_accum_shard=True)
+    yield replace(LLAMA, **short, layers=8, vocab=4000, grad_accum_shard=True, stage=1)
+    yield replace(MOE, **short, **alone, layers=6, grad_accum_shard=True, recompute=True)
+    yield replace(LLAMA, **alone, cp=2, layers=8, mask_compression=True, grad_accum_shard=True, recompute=True)
+    yield replace(DEEPSEEK, layers=6, first_dense=0, select_recompute=True)
+    yield from _variants(replace(QWEN3, layers=2, dp=4, stage=1, vocab=16000), [{"cp": 2}, {"cp": 4}])
+    update = {"layers": 8, "seq": 512, "recompute": True}
+    yield replace(LLAMA, **update, stage=1, vocab=2000)
+    yield replace(LLAMA, **update, vocab=8000)
+    yield replace(QWEN3, **update | {"layers": 16}, pp=4, micro_batches=4, stage=1)
+    yield replace(LLAMA, **update | {"layers": 4}, pp=1, micro_batches=1, vocab=8000)
+    narrow = {"param_dtype": "bfloat16", "seq": 1024, "vocab": 4000, "recompute": True}
+    yield replace(LLAMA, **alone, **narrow, dp=8, layers=6, pp=1, micro_batches=1)
 
 
 # Mixed points: several things changed at once. None of them is used to derive a term.

@@ -36,6 +36,8 @@ class LayerBytes:
         Constants of every recomputed layer, alive all the time.
     begun : array
         Made for every layer that is not recomputed when a backward pass begins.
+    waiting : array
+        Gradients of the layer that wait for the backward pass to leave the stage.
     rebuilt, rebuilt_next : array
         Alive in addition to what is kept of it where a recomputed layer's backward pass is widest: for one such layer,
         and where several follow each other.
@@ -49,6 +51,7 @@ class LayerBytes:
     backward: FloatArray
     copied: FloatArray
     begun: FloatArray
+    waiting: FloatArray
     rebuilt: FloatArray
     rebuilt_next: FloatArray
 
@@ -78,11 +81,13 @@ def layer_bytes(
     elements: dict[Split, FloatArray],
     cast: FloatArray | float = 0.0,
     reduced: FloatArray | float = 0.0,
+    waiting: FloatArray | float = 0.0,
 ) -> LayerBytes:
     """Bytes of a layer for each candidate, from its tensors and the candidates' `split_elements`.
 
     ``cast`` are weights in the compute type that each micro-batch keeps for itself unless the layer is recomputed,
-    ``reduced`` gradients that are on their way to their owners where the backward pass is widest.
+    ``reduced`` gradients that are on their way to their owners where the backward pass is widest, ``waiting`` those
+    that stay until it has left the stage.
     """
     none, full = reduce_bytes(lists.kept, elements) + cast, reduce_bytes(lists.full, elements)
     rebuilt = none + reduce_bytes(lists.rebuilt, elements)
@@ -97,6 +102,7 @@ def layer_bytes(
         ),
         copied=reduce_bytes(lists.copied, elements),
         begun=reduce_bytes(lists.begun, elements),
+        waiting=waiting + np.zeros_like(none),
         rebuilt=rebuilt,
         rebuilt_next=np.maximum(rebuilt, none + reduce_bytes(lists.rebuilt_next, elements)),
     )

@@ -84,9 +84,11 @@ class Memory:
 class _Parts:
     """What `memory` adds up, before recompute is chosen.
 
-    Arrays (C, S) [bytes]: ``always`` is alive at all moments, ``gathered`` and ``ends`` at all but the update, the
-    others at the moment they are named after.  ``idle_experts`` are experts gathered for recomputed layers alone, were
-    all layers recomputed; ``passes`` counts micro-batches in flight over all chunks; ``predicted_CS`` counts MTP layers
+    Arrays (C, S) [bytes]: ``always`` is alive at all moments, ``gathered``, ``ends`` and ``refill`` at all but the
+    update, the others at the moment they are named after.  ``refill`` serves passes still to come, ``shared`` is the
+    same where no pass is to come beyond those in flight; ``waiting`` are gradients of the ends in the backward pass.
+    ``idle_experts`` are experts gathered for recomputed layers alone, were all layers recomputed; ``passes`` counts
+    micro-batches in flight over all chunks; ``predicted_CS`` counts MTP layers
     times micro-batches in flight.
     """
 
@@ -98,6 +100,9 @@ class _Parts:
     predictor: tuple[FloatArray, FloatArray]
     passes_CS: FloatArray
     start_CS: FloatArray
+    lookup_CS: FloatArray
+    shared_CS: FloatArray
+    refill_CS: FloatArray
     static_CS: FloatArray
     bytes_by_kind: Mapping[LayerKind, LayerBytes]
     static: Mapping[str, FloatArray]
@@ -107,6 +112,7 @@ class _Parts:
     ends_CS: FloatArray
     loss_CS: FloatArray
     backward_CS: FloatArray
+    waiting_CS: FloatArray
     update_CS: FloatArray
 
     def take(self, rows: IntArray) -> _Parts:
@@ -134,6 +140,7 @@ class _Layers:
     kept: FloatArray
     gathered: FloatArray
     dispatch: FloatArray
+    constants: FloatArray
     forward: FloatArray
     backward: FloatArray
     recomputed: BoolArray
@@ -212,11 +219,11 @@ def _assemble(parts: _Parts, table: Strategies) -> Memory:
     busy = mask & ~at["update"]
     terms = {name: term * mask for name, term in parts.static.items()} | {
         "gathered_parameters": (parts.gathered_CS + layers.gathered) * busy,
-        "activations": (layers.kept - layers.dispatch + parts.ends_CS) * busy,
+        "activations": (layers.kept - layers.dispatch + parts.ends_CS + parts.refill_CS) * busy,
         "moe_dispatch": layers.dispatch * busy,
         "recompute_working": layers.backward * (at["backward"] & layers.recomputed),
         "logits_loss": parts.loss_CS * at["loss"],
-        "temporaries": parts.always_CS * mask
+        "temporaries": (parts.always_CS + layers.constants) * mask
         + _forward(parts, layers) * at["forward"]
         + layers.backward * (at["backward"] & ~layers.recomputed)
         + parts.backward_CS * at["backward"]
@@ -232,8 +239,8 @@ def _assemble(parts: _Parts, table: Strategies) -> Memory:
 
 
 def _moments(parts: _Parts, layers: _Layers) -> list[FloatArray]:
-    always = parts.static_CS + parts.always_CS
-    busy = always + (parts.gathered_CS + layers.gathered) + layers.kept + parts.ends_CS
+    always = parts.static_CS + parts.always_CS + layers.constants
+    busy = always + (parts.gathered_CS + layers.gathered) + layers.kept + parts.ends_CS + parts.refill_CS
     return [
         busy + _forward(parts, layers),
         busy + parts.loss_CS,
@@ -243,12 +250,15 @@ def _moments(parts: _Parts, layers: _Layers) -> list[FloatArray]:
 
 
 def _forward(parts: _Parts, layers: _Layers) -> FloatArray:
-    """What the last forward pass needs at its widest place, shape (C, S).
+    """What the last forward passes need at their widest place, shape (C, S).
 
-    That is inside a layer, or its start, when all that this pass keeps is still to come.
+    That is inside a layer; or the start of the last pass, when all that it keeps is still to come; or the start of the
+    pass before, when what serves all passes is still there.
     """
     to_come = (layers.kept + parts.ends_CS) / np.maximum(parts.passes_CS, 1.0)
-    return np.maximum(layers.forward, parts.start_CS - to_come)
+    last = np.maximum(parts.start_CS, parts.lookup_CS) - to_come
+    before = parts.start_CS + parts.shared_CS + parts.lookup_CS - 2.0 * to_come
+    return np.maximum(np.maximum(layers.forward, last), np.where(parts.passes_CS > 1.0, before, 0.0))
 
 
 def _peak_CS(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> FloatArray:
@@ -257,41 +267,61 @@ def _peak_CS(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> FloatA
 
 
 def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _Layers:
-    """Sums over layers.
-
-    When backward reaches the recomputed layers, which come first, the others of that micro-batch and chunk are free.
-    """
+    """Sums over layers."""
     layers = parts.layers
     whole_at, some_at, all_at = (layers.places(n) for n in (full_CS, full_CS + selective_CS, parts.layers_CS))
-    kept, forward, backward, rebuilt, freed = (np.zeros(full_CS.shape) for _ in range(5))
-    gathered = dispatch = begun = kept
+    kept, forward = np.zeros(full_CS.shape), np.zeros(full_CS.shape)
+    gathered = dispatch = constants = kept
     for kind, size in parts.bytes_by_kind.items():
         none, selective, full = (x[:, None] for x in (size.none, size.selective, size.full))
         count, some, whole = (layers.kept(kind, at) for at in (all_at, some_at, whole_at))
         kept = kept + ((count - some) * none + (some - whole) * selective + whole * full)
-        of_kind, of_some, of_whole = (layers.of_kind(kind, at) for at in (all_at, some_at, whole_at))
-        kept = kept + of_whole * size.copied[:, None]
-        freed = freed + ((of_kind - of_some) * none + (of_some - of_whole) * selective)
+        of_kind, of_whole = layers.of_kind(kind, all_at), layers.of_kind(kind, whole_at)
+        constants = constants + of_whole * size.copied[:, None]
         forward = np.maximum(forward, size.forward[:, None] * (of_kind > 0))
-        backward = np.maximum(backward, size.backward[:, None] * (of_kind > 0))
-        rebuilt = np.maximum(rebuilt, size.rebuilt[:, None] * (of_whole > 0))
         if kind == MOE:
-            rebuilt = np.maximum(rebuilt, size.rebuilt_next[:, None] * (of_whole > parts.chunks_C1))
             dispatch = (count - whole) * size.dispatch[:, None]
-            begun = (of_kind - of_whole) * size.begun[:, None]
             gathered = parts.idle_experts_CS * (of_whole / np.maximum(of_kind, 1))
     if parts.predicted_CS is not None:
         kept = kept + parts.predicted_CS * _predicted(parts, full_CS, selective_CS)
-    backward = backward + begun / parts.chunks_C1
-    rebuilt = rebuilt - freed / parts.chunks_C1
+    backward, rebuilt = _backward(parts, (whole_at, some_at, all_at))
     return _Layers(
         kept=kept,
         gathered=gathered,
         dispatch=dispatch,
+        constants=constants,
         forward=forward,
         backward=np.maximum(backward, rebuilt),
         recomputed=rebuilt > backward,
     )
+
+
+def _backward(parts: _Parts, places: tuple[IntArray, IntArray, IntArray]) -> tuple[FloatArray, FloatArray]:
+    """What the backward pass needs at its widest place, without and with rebuilding a layer, shape (C, S) [bytes].
+
+    It enters a stage at its last layer.  At the first layer of a kind everything that this micro-batch kept of the
+    layers behind it is free, and their gradients wait where accumulated gradients are sharded; these sums change
+    evenly in between, so one of both ends is widest.  Recomputed layers come first.
+    """
+    whole_at, some_at, all_at = places
+    layers, chunks = parts.layers, parts.chunks_C1
+    entered, first, rebuilt = (np.zeros(all_at.shape) for _ in range(3))
+    freed, waiting, begun = np.zeros(all_at.shape), parts.waiting_CS, np.zeros(all_at.shape)
+    for kind, size in reversed(list(parts.bytes_by_kind.items())):  # backward meets MoE layers before dense ones
+        none, selective, backward, wait = (x[:, None] for x in (size.none, size.selective, size.backward, size.waiting))
+        of_kind, of_some, of_whole = (layers.of_kind(kind, at) for at in (all_at, some_at, whole_at))
+        entered = np.maximum(entered, backward * (of_kind > 0))
+        freed = freed + ((of_kind - of_some) * none + (of_some - of_whole) * selective) / chunks
+        waiting = waiting + of_kind * wait / chunks
+        own = np.where(of_some > of_whole, selective, none)
+        at_first = (backward + own) - freed + (waiting - wait)
+        first = np.maximum(first, at_first * ((of_kind > 0) & (of_whole == 0)))
+        again = size.rebuilt[:, None] * (of_whole > 0)
+        if kind == MOE:
+            again = np.maximum(again, size.rebuilt_next[:, None] * (of_whole > chunks))
+            begun = (of_kind - of_whole) * size.begun[:, None] / chunks
+        rebuilt = np.maximum(rebuilt, (again - freed + (waiting - wait)) * (of_whole > 0))
+    return np.maximum(entered + begun, first), rebuilt
 
 
 def _predicted(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> FloatArray:
@@ -312,7 +342,7 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
     size = {f.name: reduce_bytes(getattr(ends, f.name), elements)[:, None] for f in fields(ends)}
     first_flight, last_flight, passes = layers.flights_CS()
     chunks = table.vpp[:, None]
-    more_CS = table.micro_batches[:, None] * chunks > passes
+    more_CS, refill = table.micro_batches[:, None] * chunks > passes, chunks * size["refill"]
     return _Parts(
         layers=layers,
         layers_CS=table.layers_CS,
@@ -321,7 +351,7 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         predicted_CS=model.mtp_layers * last_flight * last_CS if model.mtp_layers else None,
         predictor=(size["predictor"], size["predictor_full"]),
         passes_CS=passes,
-        start_CS=size["start"] + (kept.embedding_CS + kept.experts_CS) * ~more_CS,
+        start_CS=size["start"] + size["labels"] * last_CS + (kept.embedding_CS + kept.experts_CS) * ~more_CS,
         static_CS=_add(kept.static.values()),
         bytes_by_kind={
             kind: layer_bytes(
@@ -329,6 +359,7 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
                 elements,
                 cast=kept.cast.get(kind, 0.0),
                 reduced=kept.reduced.get(kind, 0.0),
+                waiting=kept.waiting.get(kind, 0.0),
             )
             for kind in model.kinds
         },
@@ -336,12 +367,16 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         always_CS=kept.always_CS + size["constant"] + chunks * size["chunk_constant"],
         gathered_CS=kept.gathered_CS + (kept.embedding_CS + kept.experts_CS) * more_CS,
         idle_experts_CS=kept.experts_CS * ~more_CS,
-        ends_CS=more_CS * (chunks * size["refill"])
-        + passes * size["stage"]
-        + first_flight * size["first"] * first_CS
-        + last_flight * size["last"] * last_CS,
-        loss_CS=np.maximum(size["loss"], size["head_backward"] + kept.head_gradient_CS) * last_CS,
+        lookup_CS=size["lookup"] * first_CS,
+        shared_CS=refill * ~more_CS,
+        refill_CS=refill * more_CS,
+        ends_CS=passes * size["stage"] + first_flight * size["first"] * first_CS + last_flight * size["last"] * last_CS,
+        loss_CS=np.maximum(
+            np.maximum(size["loss"], size["head_backward"] + kept.head_gradient_CS), size["exchange"] - refill * more_CS
+        )
+        * last_CS,
         backward_CS=kept.head_gradient_CS,
+        waiting_CS=kept.waiting_ends_CS,
         update_CS=kept.update_CS,
     )
 

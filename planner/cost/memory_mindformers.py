@@ -27,7 +27,8 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
     if kind == DENSE:
         gathered = Tensor("mlp input", hidden, "whole", width)
         inner = _FLOAT if rules.float32_residual else width
-        mlp = (gathered, *_columns(model, "mlp", float(model.ffn), (inner, width), "tensor", legacy))
+        found = _found(model, legacy, rules.selective_legacy)
+        mlp = (gathered, *_columns("mlp", float(model.ffn), (inner, width), "tensor", found))
         forward = _forward(model, (inner, width), legacy)
         backward, rebuilt = _backward(model, (inner, width)), _rebuilt(model, (inner, width))
     else:
@@ -99,20 +100,30 @@ def _latents(model: Model, width: float) -> tuple[Tensor, ...]:
     )
 
 
+def _found(model: Model, legacy: bool, selective_legacy: bool) -> tuple[bool, bool]:
+    """Whether selective recompute drops the activation and the product of an MLP.
+
+    It names operators by their place: in DeepSeek3 networks it finds both, in Qwen3 only the activation, whose own cell
+    holds the product.  In legacy networks it marks both, and the compiled graph keeps them all the same.
+    """
+    if legacy:
+        return selective_legacy, selective_legacy
+    return True, model.attention.kind == "mla"
+
+
 def _columns(
-    model: Model, name: str, ffn: float, widths: tuple[float, float], split: Split, legacy: bool
+    name: str, ffn: float, widths: tuple[float, float], split: Split, found: tuple[bool, bool]
 ) -> tuple[Tensor, ...]:
     """A gated MLP: both halves of the first product, the activated half and the input of the second product.
 
-    ``widths`` are bytes of an element inside the MLP and of its products.  Selective recompute names operators by their
-    place: it finds activation and product of legacy and DeepSeek3 networks, but only the activation of Qwen3, whose
-    product is inside the activation's own cell.
+    ``widths`` are bytes of an element inside the MLP and of its products, ``found`` what selective recompute drops.
     """
-    found, (inner, width) = legacy or model.attention.kind == "mla", widths
+    inner, width = widths
+    activation, product = found
     return (
         Tensor(f"{name} gate and up", 2.0 * ffn, split, inner),
-        Tensor(f"{name} activation", ffn, split, inner, selective=False),
-        Tensor(f"{name} product", ffn, split, width, selective=not found),
+        Tensor(f"{name} activation", ffn, split, inner, selective=not activation),
+        Tensor(f"{name} product", ffn, split, width, selective=not product),
     )
 
 
@@ -136,7 +147,11 @@ def _experts(model: Model, width: float) -> tuple[Tensor, ...]:
     if not moe.shared_ffn:
         return routed
     given = Tensor("shared expert input", hidden, "sequence", width)
-    return (*routed, given, *_columns(model, "shared expert", float(moe.shared_ffn), (width, width), "sequence", False))
+    return (
+        *routed,
+        given,
+        *_columns("shared expert", float(moe.shared_ffn), (width, width), "sequence", _found(model, False, False)),
+    )
 
 
 def _experts_backward(model: Model, width: float) -> tuple[Tensor, ...]:
@@ -258,6 +273,18 @@ def _experts_rebuilt_next(model: Model, width: float) -> tuple[Tensor, ...]:
     )
 
 
+def _exchange(vocab: float, width: float) -> tuple[Tensor, ...]:
+    """Logits of mcore networks under context parallelism, where the gradient of the loss is exchanged.
+
+    They are made by sequence slice and wanted by sample: exchanged, gathered and transposed, and so is their gradient.
+    """
+    return (
+        Tensor("exchanged, gathered and transposed logits and gradients", 6.0 * vocab, "regrouped", width),
+        Tensor("logits", vocab, "tensor", width),
+        Tensor("one-hot labels", vocab, "tensor", _FLOAT),
+    )
+
+
 def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTensors:
     """What stages keep and need beside their layers."""
     hidden, vocab, seq = float(model.hidden), float(model.vocab), float(workload.seq)
@@ -274,7 +301,7 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     else:
         per_chunk.append(Tensor("triangle", seq * seq, "once", width))
         refill = (Tensor("triangle of a batch", seq * seq, "once", width),)
-        stage = (Tensor("attention mask", seq, "whole", 1.0),)
+        stage = (Tensor("attention mask", seq, "attended", 1.0),)
         start = (
             Tensor("masks of a batch while they are built", 2.0 * seq, "global", width),
             Tensor("output sent and its copy", 2.0 * hidden, "sequence", width),
@@ -289,6 +316,10 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
             Tensor("head inputs of MTP", model.mtp_layers * hidden, "whole", width),
         ),
         start=start,
+        labels=(Tensor("one-hot labels", vocab, "tensor", _FLOAT),) if legacy else (),
+        lookup=(Tensor("embedded tokens before and after reduction", 2.0 * hidden, "global", _FLOAT),)
+        if legacy
+        else (),
         predictor=(
             Tensor("norm inputs of MTP in float32", 3.0 * hidden, "sequence", _FLOAT),
             Tensor("joined input of MTP", 2.0 * hidden, "sequence", width),
@@ -301,4 +332,5 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
             Tensor("shifted logits and one-hot labels of each loss", 2.0 * losses * vocab, "tensor", _FLOAT),
             Tensor("product and its negative of the last loss", 2.0 * vocab, "tensor", _FLOAT),
         ),
+        exchange=() if legacy else _exchange(vocab, width),
     )

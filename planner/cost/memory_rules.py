@@ -50,6 +50,9 @@ class MemoryRules:
     float32_residual : bool
         Residuals are float32, and with them what lies between the norms and the casts of the next projection
         (MindFormers); the inner products still run in the compute type.
+    selective_legacy : bool
+        Selective recompute takes effect in legacy networks of MindFormers.  With MindSpore 2.9 and MindFormers 1.9 it
+        does not: the compiled graph keeps the activations it names.
     fused_swiglu : bool
         The gated activation is one operator that keeps only its input.
     optimizer_runs : bool
@@ -71,6 +74,7 @@ class MemoryRules:
     gathered_kept: bool = True
     recompute_communication: bool = True
     float32_residual: bool = False
+    selective_legacy: bool = False
     fused_swiglu: bool = False
     optimizer_runs: bool = True
     frozen_weights: bool = False
@@ -83,6 +87,7 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "optimizer-comm-recompute": {"gathered_kept": False},  # parallel_optimizer_comm_recompute: True
         "no-comm-recompute": {"recompute_communication": False},  # mp_comm_recompute: False
         "float32-residual": {"float32_residual": True},  # fp32_residual_connection: True
+        "selective-legacy": {"selective_legacy": True},  # releases up to 1.5, see docs/memory.md
         "fused-swiglu": {"fused_swiglu": True},  # bias_swiglu_fusion: True
         # PyTorch with sharded parameters; logits, their float32 copy, log-softmax and gradient
         "fsdp": {

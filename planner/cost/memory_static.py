@@ -54,6 +54,11 @@ class Stored:
         Parameters of a layer in the compute type that each micro-batch makes for itself.
     reduced : mapping of kind to array, shape (C,)
         Gradient of a layer's last projection, whole, and this rank's share of it while it is reduced to its owners.
+    waiting : mapping of kind to array, shape (C,)
+        All gradients of a layer, whole, and this rank's share of them, where they stay until the backward pass of a
+        micro-batch has left the stage.
+    waiting_ends_CS : array
+        The same of the head and of MTP modules, whose gradients are made before those of the layers.
     embedding_CS, experts_CS : array
         Gathered weights that are needed while forward passes are still to come: the embedding table, and the experts,
         of which each micro-batch keeps its own copy for the backward pass.
@@ -68,6 +73,8 @@ class Stored:
     gathered_CS: FloatArray
     cast: Mapping[LayerKind, FloatArray]
     reduced: Mapping[LayerKind, FloatArray]
+    waiting: Mapping[LayerKind, FloatArray]
+    waiting_ends_CS: FloatArray
     embedding_CS: FloatArray
     experts_CS: FloatArray
     head_gradient_CS: FloatArray
@@ -128,16 +135,20 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
         "optimizer_states": _states(workload, table, weights, copies, rules),
     }
     if rules.sharded_weights:
+        waiting = _waiting(workload, table, copies, sharded)
         return Stored(
             static=static,
-            always_CS=_embedding_copy(model, workload, table, weights, copies, sharded),
+            always_CS=_embedding_copy(model, workload, table, weights, copies, sharded)
+            + _embedding_early(workload, table, weights, copies, rules),
             gathered_CS=_gathered(workload, weights, copies, sharded),
             cast={kind: _dot(weights.layer[kind], _cast(workload, sharded)) for kind in model.kinds},
             reduced={DENSE: _reduced(model, workload, table, copies)},
+            waiting={kind: _dot(weights.layer[kind], waiting) for kind in model.kinds},
+            waiting_ends_CS=weights.at_head(_dot(weights.last, waiting)),
             embedding_CS=_gathered_embedding(workload, weights, copies, sharded),
             experts_CS=weights.spread(_whole(workload, copies, sharded, ("experts",))),
             head_gradient_CS=zero,
-            update_CS=_update(model, table, weights, copies) if rules.optimizer_runs else zero,
+            update_CS=_update(model, workload, table, weights, copies) if rules.optimizer_runs else zero,
         )
     placeholders = rules.gradient_placeholders
     head_gradient = bytes_of(workload.compute_dtype) * model.vocab * model.hidden / table.tp
@@ -148,6 +159,8 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
         gathered_CS=_gathered_in_turn(workload, table, weights, sharded),
         cast={},
         reduced={},
+        waiting={},
+        waiting_ends_CS=zero,
         embedding_CS=zero,
         experts_CS=zero,
         head_gradient_CS=weights.at_head(head_gradient) if placeholders else zero,
@@ -167,7 +180,7 @@ def _weights(model: Model, table: Strategies, layers: StageLayers, rules: Memory
         return {name: one * count / over.get(name, 1) for name, count in counts.items()}
 
     embedding, head = embedding_parameters(model), head_parameters(model)
-    table_of = embedding.tp / tp + embedding.replicated
+    table_of = embedding.tp / _table_split(model, table, rules) + embedding.replicated
     last = dict(split(_predicted(model, rules)))
     last["norms"] = last["norms"] + final_norm_parameters(model).replicated
     if model.tied_embeddings:
@@ -183,6 +196,18 @@ def _weights(model: Model, table: Strategies, layers: StageLayers, rules: Memory
         first={"norms": np.zeros(len(table)), "embedding": table_of},
         last=last,
     )
+
+
+def _table_split(model: Model, table: Strategies, rules: MemoryRules) -> IntArray:
+    """Ranks over which the embedding table is split, shape (C,).
+
+    Legacy networks of MindFormers split it over context-parallel ranks as well (``LlamaEmbedding.shard``), and not at
+    all where the vocabulary cannot be divided so.
+    """
+    if rules.name != "mindformers-legacy":
+        return table.tp
+    over = table.tp * table.cp
+    return np.where(model.vocab % over == 0, over, 1)
 
 
 def _layer(model: Model, kind: LayerKind, rules: MemoryRules) -> dict[str, float]:
@@ -250,8 +275,13 @@ def _gradients(
     level = table.zero_level
     if not rules.sharded_weights:
         return _each(bytes_of(workload.grads_dtype), copies, level >= 2)
-    accumulated = (table.pp > 1) | (table.micro_batches > 1)
-    return _each(bytes_of(workload.params_dtype), copies, (level >= 2) | ((level >= 1) & ~accumulated))
+    each = _each(bytes_of(workload.params_dtype), copies, level >= 2)
+    return {name: np.where(_accumulated(table), size, 0.0) for name, size in each.items()}
+
+
+def _accumulated(table: Strategies) -> BoolArray:
+    """MindSpore: where gradients have a place of their own; otherwise they live from backward to update, shape (C,)."""
+    return (table.pp > 1) | (table.micro_batches > 1)
 
 
 def _states(
@@ -278,9 +308,8 @@ def _whole(
 
 
 def _cast(workload: Workload, sharded: BoolArray) -> dict[str, FloatArray | float]:
-    """MindSpore: weights of layers that are cast to the compute type without optimizer parallelism."""
-    cast = workload.params_dtype != workload.compute_dtype
-    size = bytes_of(workload.compute_dtype) * cast
+    """MindSpore: weights of layers that each micro-batch casts, or copies, without optimizer parallelism."""
+    size = bytes_of(workload.compute_dtype)
     return {name: size * (~sharded).astype(np.float64) for name in ("split", "whole")}
 
 
@@ -295,6 +324,40 @@ def _reduced(model: Model, workload: Workload, table: Strategies, copies: _Class
     )
 
 
+def _waiting(
+    workload: Workload, table: Strategies, copies: _Classes, sharded: BoolArray
+) -> dict[str, FloatArray | float]:
+    """MindSpore: bytes per weight of gradients on their way into a sharded accumulator: whole, and the owner's share.
+
+    Both sides of a collective are released when the computing stream next waits for the communicating one.  Layers that
+    communicate themselves do so all the time; otherwise the first wait is for the sums behind the last gradient of a
+    micro-batch.  The embedding table comes last and waits for nothing.  Gradients that are not accumulated wait for the
+    update, when the gathered weights they come from are free.
+    """
+    size, accumulated = bytes_of(workload.params_dtype), _accumulated(table)
+    at_once, gathered = _at_once(workload, table, copies), _whole(workload, copies, sharded, ("split", "whole", "head"))
+    quiet = (table.zero_level >= 2) & (table.tp * table.cp * table.ep == 1)
+    classes = {name: number for name, number in copies.items() if name != "embedding"}
+    return {
+        name: np.where(
+            accumulated, size * (quiet & (number > 1)) * (1.0 + 1.0 / number), at_once[name] - gathered.get(name, 0.0)
+        )
+        for name, number in classes.items()
+    }
+
+
+def _at_once(workload: Workload, table: Strategies, copies: _Classes) -> dict[str, FloatArray]:
+    """MindSpore: bytes per weight of gradients that nothing accumulates, between their making and the update.
+
+    A gradient that is cast to the type of its parameter is reduced after that, all of them at the end of the backward
+    pass: both sides of the collectives stay.  Otherwise each is reduced as it is made, and the owner casts its share.
+    """
+    cast = workload.params_dtype != workload.compute_dtype
+    own = {name: np.where(table.zero_level >= 1, number, 1.0) for name, number in copies.items()}
+    both = 1.0 if cast else 0.0
+    return {name: _FLOAT * (both + np.where(table.dp * table.cp > 1, 1.0 / n, 1.0 - both)) for name, n in own.items()}
+
+
 def _gathered(workload: Workload, weights: _Weights, copies: _Classes, sharded: BoolArray) -> FloatArray:
     """MindSpore: whole weights in the compute type that all micro-batches use, shape (C, S).
 
@@ -302,7 +365,7 @@ def _gathered(workload: Workload, weights: _Weights, copies: _Classes, sharded: 
     layers anew.
     """
     whole, cast = _whole(workload, copies, sharded, ("split", "whole", "head")), _cast(workload, sharded)
-    shared = {name: size - cast.get(name, 0.0) for name, size in whole.items()}
+    shared = {name: np.maximum(size - cast.get(name, 0.0), 0.0) for name, size in whole.items()}
     return weights.spread(shared) + weights.at_head(_dot(weights.last, cast))
 
 
@@ -322,6 +385,21 @@ def _embedding_copy(
     return weights.at_head(bytes_of(workload.params_dtype) * weights.last["embedding"] / share)
 
 
+def _embedding_early(
+    workload: Workload, table: Strategies, weights: _Weights, copies: _Classes, rules: MemoryRules
+) -> FloatArray:
+    """A float32 copy of the embedding table that its update makes before the first pass, shape (C, S).
+
+    It is the first operator of the optimizer and waits for nothing, so the compiler puts it in front of the step: the
+    cast of a 16-bit table, and in legacy networks without accumulation the decayed table.  On a device the overflow
+    check may hold it back; the DryRun has none (docs/dryrun.md).
+    """
+    narrow, legacy = bytes_of(workload.params_dtype) < _FLOAT, rules.name == "mindformers-legacy"
+    early = rules.optimizer_runs & (narrow | (legacy & ~_accumulated(table)))
+    own = np.where(table.zero_level >= 1, copies["embedding"], 1.0)
+    return weights.at_first(_FLOAT * early * weights.first["embedding"] / own)
+
+
 def _gathered_in_turn(workload: Workload, table: Strategies, weights: _Weights, sharded: BoolArray) -> FloatArray:
     """ZeRO level 3: two layers (this and the next) and the tables, shape (C, S)."""
     size: FloatArray = bytes_of(workload.compute_dtype) * sharded.astype(np.float64)
@@ -333,29 +411,33 @@ def _gathered_in_turn(workload: Workload, table: Strategies, weights: _Weights, 
 # ------------------------------------------------------------------------------------------------------- temporaries
 
 
-def _update(model: Model, table: Strategies, weights: _Weights, copies: _Classes) -> FloatArray:
+def _update(model: Model, workload: Workload, table: Strategies, weights: _Weights, copies: _Classes) -> FloatArray:
     """Temporaries of MindFormers' update, float32, shape (C, S).
 
     Gradients are unscaled whole (a cast and a product) and reduced to their owners one after the other, clipped
-    together, then applied one by one with three temporaries each.  This runs in the order of parameters: the embedding
-    first, when all clipped gradients are still alive, the head last, when only its own is.
+    together, then applied one by one with three temporaries each.  What each adds to the first moment is made while the
+    first is applied, so nearly two tensors of every parameter are there.  This runs in the order of
+    parameters: the embedding first, then the layers from their first projection on, the head last.  Where nothing
+    accumulates, all gradients are reduced before, and both sides of these collectives stay until the last one is done.
     """
     sharded = table.zero_level >= 1
     own = {name: np.where(sharded, number, 1.0) for name, number in copies.items()}
     clipped = weights.spread(_each(_FLOAT, copies, sharded))
+    query = _FLOAT * model.hidden * model.attention.heads * model.attention.head_dim / table.tp / own["split"]
     within = np.zeros(clipped.shape)
     for kind, numbers in weights.numbers_CS.items():
         dense, expert = _largest(model, kind, table)
         most = np.maximum(dense / own["split"], expert / own["experts"])
         within = np.maximum(within, most[:, None] * (numbers > 0))
-    peak = clipped + 3.0 * within
+    peak = np.maximum(clipped + 3.0 * within, 2.0 * clipped + query[:, None])
     embedding, head = _FLOAT * weights.first["embedding"], _FLOAT * weights.last["head"]
     own_embedding, own_head = embedding / own["embedding"], head / own["head"]
-    first = np.maximum(clipped[:, 0] + 3.0 * own_embedding, 2.0 * embedding + own_embedding)
-    peak[:, 0] = np.maximum(peak[:, 0], first)
+    at_clip = np.maximum(clipped[:, 0] + 3.0 * own_embedding, 2.0 * embedding + own_embedding)
+    peak[:, 0] = np.maximum(at_clip, 2.0 * clipped[:, 0] + own_embedding)
     at = np.arange(len(table)), weights.head_stage
     peak[at] = np.maximum(peak[at], np.maximum(4.0 * own_head, 2.0 * head + clipped[at]))
-    return peak
+    at_once = weights.spread(_at_once(workload, table, copies))
+    return np.where(_accumulated(table)[:, None], peak, np.maximum(peak, at_once))
 
 
 def _largest(model: Model, kind: LayerKind, table: Strategies) -> tuple[FloatArray, FloatArray]:

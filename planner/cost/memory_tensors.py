@@ -18,7 +18,10 @@ routed     T topk w / tp             tokens sent to experts; does not change wit
 received   T topk w, / tp unless     tokens as the experts' matrix products see them
            experts are split over tp
 context    T cp w / tp               keys and values gathered over cp
+attended   T u w                     rows of an attention mask: Ulysses exchanges heads for u times the queries
 global     T cp w                    not split at all
+regrouped  T g w / tp, g = min(dp,   logits that MindFormers exchanges between data- and context-parallel ranks
+           cp), 0 unless both > 1
 expert     w / ep                    copies of expert weights, one for every micro-batch
 weights    w / tp                    weights of a projection and their gradients
 once       w                         independent of tokens
@@ -46,7 +49,9 @@ Split = Literal[
     "routed",
     "received",
     "context",
+    "attended",
     "global",
+    "regrouped",
     "expert",
     "weights",
     "once",
@@ -137,6 +142,12 @@ class EndTensors:
         Alive in addition at the loss.
     head_backward : tuple of Tensor
         Alive in addition in the backward pass of the output projection.
+    exchange : tuple of Tensor
+        Alive in addition where logits and their gradients are exchanged between ranks; ``refill`` is free by then.
+    lookup : tuple of Tensor
+        Alive where a micro-batch is looked up in the embedding table, before anything of it is kept.
+    labels : tuple of Tensor
+        Alive on the last stage from the start of a micro-batch's forward pass.
     """
 
     stage: tuple[Tensor, ...] = ()
@@ -150,6 +161,9 @@ class EndTensors:
     predictor_full: tuple[Tensor, ...] = ()
     loss: tuple[Tensor, ...] = ()
     head_backward: tuple[Tensor, ...] = ()
+    exchange: tuple[Tensor, ...] = ()
+    lookup: tuple[Tensor, ...] = ()
+    labels: tuple[Tensor, ...] = ()
 
 
 def tokens(workload: Workload, table: Strategies) -> FloatArray:
@@ -172,7 +186,9 @@ def split_elements(model: Model, workload: Workload, table: Strategies, rules: M
         "routed": routed,
         "received": routed * (table.tp if rules.expert_tensor_parallel else 1),
         "context": tensor * table.cp,
+        "attended": count * table.ulysses_degree,
         "global": count * table.cp,
+        "regrouped": tensor * np.minimum(table.dp, table.cp) * ((table.dp > 1) & (table.cp > 1)),
         "expert": 1.0 / table.ep,
         "weights": 1.0 / table.tp,
         "once": np.ones_like(count),

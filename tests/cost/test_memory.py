@@ -80,11 +80,70 @@ def test_mindformers_accumulates_in_the_type_of_the_parameters():
     assert one(model, workload, plan()).terms["gradients"][0, 0] == 2 * parameter_count(model)
 
 
-def test_mindformers_reduces_gradients_at_once_when_nothing_accumulates():
-    model = dense()
-    accumulated = one(model, work(), plan(dp=4, optimizer_shard=4, micro_batches=2)).terms["gradients"][0, 0]
-    at_once = one(model, work(), plan(dp=4, optimizer_shard=4, micro_batches=1)).terms["gradients"][0, 0]
-    assert at_once == pytest.approx(accumulated / 4, rel=2e-3)
+def test_mindformers_keeps_whole_gradients_until_the_update_when_nothing_accumulates():
+    """No place of their own; when the update begins each is there, and the quarter of it that its owner keeps."""
+    model, short = dense(), work(seq=64)
+    found = one(model, short, plan(dp=4, optimizer_shard=4, micro_batches=1, recompute_full=(8,)))
+    accumulated = one(model, short, plan(dp=4, optimizer_shard=4, micro_batches=2, recompute_full=(8,)))
+    assert found.terms["gradients"][0, 0] == 0
+    assert accumulated.terms["gradients"][0, 0] == 4 * parameter_count(model)
+    layer = 1024 * 1024 * 2 + 2 * 1024 * 512 + 3 * 1024 * 3072
+    masks = 16 * 2048 * 2048  # one for each layer, and one for recomputing it
+    at_update = 4 * (1 + 1 / 4) * (8 * layer + 2 * 32000 * 1024) + masks
+    assert MOMENTS[found.moment_CS[0, 0]] == "update"
+    assert found.terms["temporaries"][0, 0] == pytest.approx(at_update, rel=1e-3)
+
+
+def test_sharded_accumulators_leave_whole_gradients_waiting_where_layers_do_not_communicate():
+    """Stage 1 of 2, four layers: three layers and the head wait, whole and a quarter of each, in float32."""
+    model, layers = dense(8, tied_embeddings=False), ((4, 4),)
+    once = {"dp": 4, "optimizer_shard": 4, "recompute_full": (4, 4), "micro_batches": 8}
+    quiet = one(model, work(seq=64), plan(layers, zero_level=2, **once))
+    level_1 = one(model, work(seq=64), plan(layers, **once))
+    layer = 1024 * 1024 * 2 + 2 * 1024 * 512 + 3 * 1024 * 3072
+    waiting = 4 * (1 + 1 / 4) * (3 * layer + 32000 * 1024)
+    assert MOMENTS[quiet.moment_CS[0, 1]] == "backward"
+    assert quiet.terms["gradients"][0, 1] < level_1.terms["gradients"][0, 1] / 3
+    assert quiet.terms["recompute_working"][0, 1] > waiting
+    tensor = one(model, work(seq=64), plan(layers, tp=2, zero_level=2, **once))
+    assert MOMENTS[tensor.moment_CS[0, 1]] == "update"
+
+
+def test_legacy_embedding_is_split_over_context_parallel_ranks_too():
+    """LlamaEmbedding.shard: over tp x cp, and not at all where that does not divide the vocabulary."""
+    attention = Attention(heads=16, kv_heads=8, head_dim=64, v_head_dim=64)
+    layout = {"tp": 2, "cp": 2, "zero_level": 0}
+    table = {
+        vocab: one(
+            dense(vocab=vocab, attention=attention), work("mindformers-legacy"), plan(((4, 4),), **layout)
+        ).terms["parameters"][0]
+        for vocab in (32000, 32002)
+    }
+    layers = 4 * (1024 * 1024 * 2 + 2 * 1024 * 512 + 3 * 1024 * 3072) / 2 + 4 * 2 * 1024
+    assert table[32000][0] == 4 * (layers + 32000 * 1024 / 4)
+    assert table[32002][0] == 4 * (layers + 32002 * 1024)
+
+
+def test_logits_are_exchanged_where_data_and_context_parallel_ranks_meet():
+    """Six 16-bit tensors of min(dp, cp) times a rank's logits, the logits, and int32 labels: 30 bytes, not 16."""
+    local = 4096 / 2 * 32000 / 2
+    apart = one(dense(2), work(), plan(((1, 1),), tp=2, cp=2, optimizer_shard=2, micro_batches=2))
+    both = one(dense(2), work(), plan(((1, 1),), tp=2, cp=2, dp=4, optimizer_shard=8, micro_batches=2))
+    assert apart.terms["logits_loss"][0, 1] == 16 * local
+    assert both.terms["logits_loss"][0, 1] == (6 * 2 * 2 + 2 + 4) * local
+
+
+def test_update_casts_a_sixteen_bit_embedding_before_the_first_pass():
+    for framework in ("mindformers", "mindformers-legacy"):
+        model = dense(attention=Attention(heads=16, kv_heads=8, head_dim=64, v_head_dim=64))
+        wide, narrow = (
+            one(model, work(framework, params_dtype=kind, seq=16384), plan(((4, 4),), tp=2, zero_level=0))
+            for kind in ("float32", "bfloat16")
+        )
+        assert MOMENTS[wide.moment_CS[0, 0]] == MOMENTS[narrow.moment_CS[0, 0]] != "update"
+        more = narrow.terms["temporaries"][0] - wide.terms["temporaries"][0]
+        assert more[0] == 4 * 32000 * 1024 / 2
+        assert more[1] == 0
 
 
 def test_sharing_over_one_rank_saves_nothing():
