@@ -221,6 +221,9 @@ def _switches(flags: Flags) -> tuple[str, ...]:
 def _placement(flags: Flags) -> tuple[tuple[int, ...], ...]:
     """Layers of each chunk of each stage, without those that do nothing."""
     layers, pp = flags.integer("--num-layers"), flags.integer("--pipeline-model-parallel-size", 1)
+    first, last = (flags.integer(f"--decoder-{end}-pipeline-num-layers", 0, 0) for end in ("first", "last"))
+    if first or last:
+        return _in_chunks(flags, _ends(flags, layers, pp, first, last))
     vpp = _chunks(flags, layers, pp)
     if flags.has("--num-layer-list"):
         listed = tuple(int(part) for part in flags.text("--num-layer-list").split(",") if part.strip().isdigit())
@@ -230,9 +233,6 @@ def _placement(flags: Flags) -> tuple[tuple[int, ...], ...]:
                 f"virtual pipeline; given {flags.text('--num-layer-list')}."
             )
         return (listed,)
-    first, last = (flags.integer(f"--decoder-{end}-pipeline-num-layers", 0, 0) for end in ("first", "last"))
-    if first or last:
-        return _ends(flags, layers, pp, first, last)
     if layers % (pp * vpp):
         raise SpecError(
             f"{flags.source}: --num-layers {layers} does not divide into {pp} stages x {vpp} chunks; Megatron would "
@@ -273,7 +273,22 @@ def _idle(flags: Flags, layers: int) -> set[int]:
     return {int(part) for part in parts}
 
 
-def _ends(flags: Flags, layers: int, pp: int, first: int, last: int) -> tuple[tuple[int, ...], ...]:
+def _in_chunks(flags: Flags, stages: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Stages of different length in chunks: each stage's layers divide by the number of its chunks."""
+    if flags.has("--num-layers-per-virtual-pipeline-stage"):
+        raise SpecError(
+            f"{flags.where('--num-layers-per-virtual-pipeline-stage')} does not fit stages of different length; use "
+            "--num-virtual-stages-per-pipeline-rank."
+        )
+    vpp = flags.integer("--num-virtual-stages-per-pipeline-rank", 1)
+    if any(count % vpp for count in stages):
+        raise SpecError(
+            f"{flags.source}: stages of {', '.join(map(str, stages))} layers do not divide into {vpp} chunks each."
+        )
+    return (tuple(count // vpp for count in stages),) * vpp
+
+
+def _ends(flags: Flags, layers: int, pp: int, first: int, last: int) -> tuple[int, ...]:
     middle = pp - bool(first) - bool(last)
     rest = layers - first - last
     if middle < 1 or rest < middle or rest % middle:
@@ -282,7 +297,7 @@ def _ends(flags: Flags, layers: int, pp: int, first: int, last: int) -> tuple[tu
             f"into {middle} stages between."
         )
     inner = (rest // middle,) * middle
-    return ((*((first,) if first else ()), *inner, *((last,) if last else ())),)
+    return (*((first,) if first else ()), *inner, *((last,) if last else ()))
 
 
 def _strategy(flags: Flags, layers: tuple[tuple[int, ...], ...], devices: int | None, unread: list[str]) -> Strategy:

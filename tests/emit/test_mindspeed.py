@@ -367,3 +367,38 @@ def test_words_of_a_shell_script():
 @pytest.mark.parametrize("text", ["'open", '"open \\', "${", "$((", "\\", "#", "a=$a$a" * 50, "A=$A\nB=$((9**9))"])
 def test_odd_scripts_end(text):
     assert isinstance(words(text), list)
+
+
+@pytest.mark.parametrize(
+    ("extra", "layers"),
+    [
+        ("--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 6", ((6, 10, 10, 6),)),
+        ("--decoder-first-pipeline-num-layers 8", ((8, 8, 8, 8),)),
+        (
+            "--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 6 "
+            "--num-virtual-stages-per-pipeline-rank 2",
+            ((3, 5, 5, 3), (3, 5, 5, 3)),
+        ),
+    ],
+)
+def test_stages_of_different_length_at_the_ends(tmp_path, extra, layers):
+    path = tmp_path / "pretrain.sh"
+    path.write_text(SHIPPED_STYLE.replace("--swiglu", f"--swiglu {extra}"))
+    assert read(path).strategy.layers == layers
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ("--decoder-first-pipeline-num-layers 7", "32 layers less 7 on the first and 0 on the last stage"),
+        ("--decoder-first-pipeline-num-layers 5 --num-virtual-stages-per-pipeline-rank 2",
+         "stages of 5, 9, 9, 9 layers do not divide into 2 chunks"),
+        ("--decoder-first-pipeline-num-layers 8 --num-layers-per-virtual-pipeline-stage 2",
+         "does not fit stages of different length"),
+    ],
+)  # fmt: skip
+def test_ends_that_do_not_fit(tmp_path, extra, message):
+    path = tmp_path / "pretrain.sh"
+    path.write_text(SHIPPED_STYLE.replace("--swiglu", f"--swiglu {extra}"))
+    with pytest.raises(SpecError, match=message):
+        read(path)
