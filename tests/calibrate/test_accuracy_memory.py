@@ -32,7 +32,7 @@ def test_dry_run_grid(accuracy: Accuracy):
 
 
 #: Recorded mean and p90 of each family on the grid, with a little room for points still to come.
-GRID_LEVELS = {"deepseek3": (0.7, 1.8), "llama": (0.7, 1.5), "qwen3": (0.6, 1.2), "qwen3_moe": (0.6, 1.5)}
+GRID_LEVELS = {"deepseek3": (0.7, 2.0), "llama": (0.8, 1.8), "qwen3": (0.6, 1.2), "qwen3_moe": (0.6, 1.5)}
 
 
 def test_every_family_of_the_grid_has_a_recorded_level(accuracy: Accuracy):
@@ -47,7 +47,7 @@ def test_dry_run_of_each_family(accuracy: Accuracy, family: str):
     assert group.n >= 20
     assert group.mean_abs_percent <= mean
     assert group.p90_abs_percent <= p90
-    assert group.max_abs_percent <= 8.0
+    assert group.max_abs_percent <= 5.0
     assert group.least_percent >= -4.0
 
 
