@@ -85,8 +85,8 @@ def test_difference_is_predicted_against_dryrun(plan: Path, monkeypatch: pytest.
 
 
 def test_collectives_of_a_stage_and_why_they_differ(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A made-up graph of two sends and 36 gathers: two micro-batches of two layers, the embedding, and one too many."""
-    activation = 2 * 2048 * 256
+    """A made-up graph: two micro-batches of two layers, a tied embedding, and one gather too many."""
+    activation, table = 2 * 2048 * 256, 4 * 4096 * 256 // 2
     folders: list[Path] = []
 
     def made_up(config: Path, stages: Any, settings: Any, progress: Any) -> DryRunReport:
@@ -98,6 +98,7 @@ def test_collectives_of_a_stage_and_why_they_differ(plan: Path, monkeypatch: pyt
         sizes = [activation] * 16 + [2 * activation] * 2 + [activation]
         rows = [f'{i},"0 1",AllGather,{size // 2},{size}' for i, size in enumerate(sizes)]
         rows += [f'{i},"0 2",Send,{activation // 2},{activation // 2}' for i in (98, 99)]
+        rows.append(f'97,"0 2",Send,{table},{table}')
         head = "index,comm_rank,primitive,input_size,output_size"
         (folder / "comm_execute_order.csv").write_text("\n".join([head, *rows]), encoding="utf-8")
         (folder / "execute_order.csv").write_text("index,node_name", encoding="utf-8")
@@ -125,7 +126,8 @@ def test_collectives_of_a_stage_and_why_they_differ(plan: Path, monkeypatch: pyt
     rows = {(row["group"], row["collective"]): row for row in body["stages"][0]["volumes"]}
     assert rows["tp", "allgather"]["unexplained_bytes"] == activation
     assert rows["tp", "allgather"]["unexplained_count"] == 1
-    assert rows["pp", "send"]["dryrun_count"] == 2
+    assert rows["pp", "send"]["dryrun_count"] == 3
+    assert rows["pp", "send"]["unexplained_bytes"] == 0
     assert rows["pp", "send"]["unexplained_count"] == 0
 
 
