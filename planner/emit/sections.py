@@ -208,7 +208,11 @@ def parallel(plan: Plan, *, legacy: bool) -> Entry:
     entries = [
         Entry("parallel_mode", 1, "semi-automatic"),
         Entry("gradients_mean", False),
-        Entry("enable_alltoall", plan.model.moe is not None, "expert dispatch by all-to-all"),
+        Entry(
+            "enable_alltoall",
+            plan.model.moe is not None or plan.strategy.ulysses_degree > 1,
+            "experts and heads are exchanged by all-to-all, not gathered",
+        ),
     ]
     if legacy:
         entries.append(Entry("full_batch", True, "every rank reads the whole batch"))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
+from planner.emit.mindformers_graph import render
 from tests.emit.regenerate import FOLDER, files
+from tests.emit.samples import plan, small
 
 FILES = files()
 
@@ -19,3 +22,11 @@ def test_file_is_as_reviewed(name):
 def test_no_golden_file_is_left_over():
     kept = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file()}
     assert kept == set(FILES)
+
+
+def test_head_exchange_is_written_as_all_to_all():
+    """Without it the compiled graph gathers whole tensors in place of the exchange."""
+    model = small("llama", layer_kinds=("dense",) * 4)
+    for algorithm, degree, expected in (("ulysses", 2, True), ("ring", 1, False)):
+        written = plan(model, dp=2, cp=2, tp=2, cp_algorithm=algorithm, ulysses_degree=degree)
+        assert yaml.safe_load(render(written).text)["parallel"]["enable_alltoall"] is expected
