@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -167,7 +168,7 @@ def dryrun(
         MindSpore or the tools are missing, MindFormers refuses the file (its own message), or a stage died or took
         too long.
     """
-    settings, progress = settings or DryRunSettings(), progress or _silent
+    settings, progress = settings or DryRunSettings(), _one_at_a_time(progress or _silent)
     content = load_yaml(config) if isinstance(config, Path) else dict(config)
     pretrained = read_pretrained(content, config.parent if isinstance(config, Path) else Path())
     layout = read_layout(content, json.loads(pretrained) if pretrained else None)
@@ -190,6 +191,17 @@ def _chosen(stages: Iterable[int] | None, layout: Layout) -> tuple[int, ...]:
     for stage in chosen:
         layout.rank_of_stage(stage)
     return chosen
+
+
+def _one_at_a_time(progress: Progress) -> Progress:
+    """Stages report from threads of their own; their lines must not mix."""
+    lock = threading.Lock()
+
+    def report(line: str) -> None:
+        with lock:
+            progress(line)
+
+    return report
 
 
 def _silent(_: str) -> None:
@@ -432,6 +444,7 @@ def child_environment(session: _Session, stage: int, folder: Path) -> dict[str, 
         MS_ALLOC_CONF="memory_tracker:True",
         LOG_MF_PATH=str(folder / "mindformers-log"),
         PYTHONUNBUFFERED="1",
+        TMPDIR=str(folder),  # MindFormers leaves files there
     )
     if session.settings.graphs:
         env.update(MS_DEV_SAVE_GRAPHS="1", MS_DEV_SAVE_GRAPHS_PATH=str(folder / "graphs"))

@@ -27,6 +27,7 @@ if sys.argv[1] == "-c":
     sys.exit()
 with open(os.environ["FAKE_CALLS"], "a") as calls:
     calls.write(os.environ["RANK_ID"] + " " + os.environ["RANK_SIZE"] + "\\n")
+open(os.path.join(os.environ["TMPDIR"], "left behind"), "w").close()
 mode = os.environ.get("FAKE_MODE", "good")
 if mode == "sleep":
     time.sleep(600)
@@ -117,6 +118,19 @@ def test_tokens_lie_in_the_run_s_own_folder(settings: DryRunSettings, tmp_path: 
     assert loader["config"]["data_path"] == ["1", "./tokens"]
     assert (run / "tokens.bin").stat().st_size == 4 * (1 << 18) * 4
     assert (run / "tokens.idx").read_bytes().startswith(b"MMIDIDX")
+
+
+def test_progress_of_stages_at_once_comes_line_by_line(settings: DryRunSettings) -> None:
+    inside, most = [], []
+
+    def slow(line: str) -> None:
+        inside.append(line)
+        most.append(len(inside))
+        time.sleep(0.05)
+        inside.remove(line)
+
+    dryrun(CONFIG, range(4), DryRunSettings(python=settings.python, cache=settings.cache, jobs=4), slow)
+    assert most == [1] * 8
 
 
 def test_notes_say_what_was_shrunk_and_left_out(settings: DryRunSettings) -> None:
