@@ -14,7 +14,7 @@ import typer
 
 from planner.cli import parse
 from planner.cli.options import OutputOptions, own, spread
-from planner.cli.output import print_document, print_lines
+from planner.cli.output import OUT_OF_MEMORY, print_document, print_lines
 from planner.errors import SpecError
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ planner dryrun out --stages 0 --volumes
 
 planner dryrun pretrain.yaml --python /path/to/venv/bin/python --json
 
-Needs MindSpore and MindFormers, no device: pip install planner[mindspore]. Exit codes: 0 ok, 2 bad input, 4 DryRun
-could not be carried out or a stage died."""
+Needs MindSpore and MindFormers, no device: pip install planner[mindspore]. Exit codes: 0 ok, 2 bad input, 3 a
+stage needs more memory than the limit, 4 DryRun could not be carried out or a stage died."""
 
 
 @spread(epilog=EPILOG)
@@ -51,10 +51,10 @@ def dryrun(
     keep: Annotated[str | None, own("--keep", RUN_PANEL, "Folder that keeps the logs.", "DIR")] = None,
     no_cache: Annotated[bool, own("--no-cache", RUN_PANEL, "Run again what has been run before.")] = False,
     volumes: Annotated[bool, own("--volumes", RUN_PANEL, "Compare collectives, too (runs again).")] = False,
-) -> None:
+) -> int:
     """Run stages of a plan through MindSpore DryRun and compare memory, and collectives, with the prediction."""
     from planner import api, inputs
-    from planner.report.comparison import comparison_lines, dryrun_document
+    from planner.report.comparison import comparison_lines, dryrun_document, over
     from planner.validate.dryrun import DryRunSettings
     from planner.validate.dryrun import dryrun as run
 
@@ -77,6 +77,7 @@ def dryrun(
         print_document(dryrun_document(request, answer, report, rows))
     else:
         print_lines(comparison_lines(request, answer, report, rows))
+    return OUT_OF_MEMORY if over(request, report) else 0
 
 
 @contextmanager

@@ -18,10 +18,8 @@ from planner.cli.options import (
     own,
     spread,
 )
-from planner.cli.output import print_document, print_lines
+from planner.cli.output import OUT_OF_MEMORY, print_document, print_lines
 from planner.errors import SpecError
-
-OUT_OF_MEMORY = 3
 
 EPILOG = """Examples:
 

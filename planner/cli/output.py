@@ -10,6 +10,8 @@ from typing import Any, Final
 
 #: Work shorter than this shows no progress [s].
 PATIENCE_S: Final = 1.0
+#: Exit code of an answered question whose answer is that the job does not fit.
+OUT_OF_MEMORY: Final = 3
 
 
 def print_lines(lines: Sequence[str]) -> None:

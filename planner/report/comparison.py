@@ -44,6 +44,7 @@ def comparison_lines(
     lines += ["", "Peak of each stage, GiB"]
     rows = [_stage_row(answer, stage) for stage in report.stages]
     lines += table(("stage", "predicted", "DryRun", "difference", "of DryRun"), rows)
+    lines += ["", *wrapped(verdict(request, report), "  ")]
     lines += ["", "The same by term, GiB (predicted, DryRun)"]
     heads = ["", *(f"stage {stage.stage}" for stage in report.stages)]
     lines += table(heads, [_part_row(answer, report, part) for part in PARTS], left=(0,))
@@ -54,6 +55,20 @@ def comparison_lines(
     for note in (*report.notes, versions(report)):
         lines += wrapped(f"- {note}", "  ")
     return [*lines, "", trained(report)]
+
+
+def over(request: Request, report: DryRunReport) -> list[StageResult]:
+    """Stages whose DryRun peak is over the limit of the job."""
+    return [stage for stage in report.stages if stage.peak_bytes > request.limit]
+
+
+def verdict(request: Request, report: DryRunReport) -> str:
+    """Whether the stages fit, by the compiler's peak."""
+    limit, stages = f"{request.limit / GIB:.2f} GiB", over(request, report)
+    if not stages:
+        return f"Every stage that was run stays below the limit of {limit}."
+    needs = ", ".join(f"stage {stage.stage} by {(stage.peak_bytes - request.limit) / GIB:.2f} GiB" for stage in stages)
+    return f"Over the limit of {limit}: {needs}. The job would run out of memory."
 
 
 def trained(report: DryRunReport) -> str:
@@ -147,6 +162,8 @@ def dryrun_document(
         **head("dryrun"),
         **job(request),
         "strategy": strategy_fields(answer.strategy),
+        "limit_gib": exact_gib(request.limit),
+        "fits": not over(request, report),
         "stages": [_stage_fields(answer, stage, rows.get(stage.stage, ())) for stage in report.stages],
         "notes": list(report.notes),
     }

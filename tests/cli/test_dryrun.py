@@ -78,10 +78,25 @@ def test_difference_is_predicted_against_dryrun(plan: Path, monkeypatch: pytest.
     percents = [line.split()[-1] for line in answer.lines if line.strip().startswith(("0 ", "1 "))]
     assert percents == ["+25.0%", "-20.0%"]
     assert "- a note" in answer.lines
+    assert "Every stage that was run stays below the limit of 58.00 GiB." in answer.lines
     assert answer.lines[-1] == "DryRun: first and last stage trained 2 simulated steps"
     body = run(f"dryrun {plan} --stages 0,1 --json").document
     assert undocumented(body) == []
     assert [stage["difference_percent"] for stage in body["stages"]] == pytest.approx([25.0, -20.0], abs=1e-3)
+
+
+def test_a_stage_over_the_limit_is_said_and_ends_with_3(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = {"parallel_config": {"data_parallel": 1, "model_parallel": 2, "pipeline_stage": 2}}
+    stages = (result(0, 59 * 2**30), result(1, 2**30))
+    report = DryRunReport(
+        layout=read_layout({**layout, "model": {"model_config": {"seq_length": 2048}}}), stages=stages, notes=()
+    )
+    monkeypatch.setattr("planner.validate.dryrun.dryrun", lambda *_: report)
+    answer = run(f"dryrun {plan}")
+    assert answer.code == 3
+    assert "Over the limit of 58.00 GiB: stage 0 by 1.00 GiB. The job would run out of" in answer.lines
+    document = run(f"dryrun {plan} --json").document
+    assert (document["fits"], document["limit_gib"]) == (False, 58.0)
 
 
 def test_collectives_of_a_stage_and_why_they_differ(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
