@@ -14,6 +14,10 @@ from typing import Any, Final
 
 from planner.model.records import DTYPE_BYTES, Workload
 
+#: Shorter sequences are refused with a compressed attention mask (MindFormers ``mask_generate.py``, legacy
+#: ``transformer.py``).
+LEAST_COMPRESSED_SEQ: Final = 2048
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRules:
@@ -140,8 +144,11 @@ def _rules(framework: str, switches: tuple[str, ...]) -> MemoryRules:
 
 
 def rules_for(workload: Workload) -> MemoryRules:
-    """Rules of the workload's framework and switches."""
-    return _rules(workload.framework, workload.switches)
+    """Rules of the workload's framework and switches; short sequences have no compressed mask in MindFormers."""
+    switches = workload.switches
+    if workload.seq < LEAST_COMPRESSED_SEQ and workload.framework.startswith("mindformers"):
+        switches = (*switches, "full-attention-mask")
+    return _rules(workload.framework, switches)
 
 
 def bytes_of(dtype: str) -> float:

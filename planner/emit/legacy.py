@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from planner.cost.memory_rules import LEAST_COMPRESSED_SEQ
 from planner.emit import families, layout, traits
 from planner.emit.record import Settings
-from planner.emit.sections import DATA_PLACEHOLDER, LEAST_COMPRESSED_SEQ
+from planner.emit.sections import DATA_PLACEHOLDER
 from planner.emit.yamltext import Alias, Entry
 from planner.model.records import Model
 from planner.plan import Plan

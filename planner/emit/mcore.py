@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from planner.cost.memory_rules import LEAST_COMPRESSED_SEQ
 from planner.emit import families, layout, traits
 from planner.emit.record import Settings
-from planner.emit.sections import DATA_PLACEHOLDER, LEAST_COMPRESSED_SEQ, samples
+from planner.emit.sections import DATA_PLACEHOLDER, samples
 from planner.emit.traits import Traits
 from planner.emit.yamltext import Alias, Entry, Items
 from planner.errors import EmitError

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from planner.cost.memory_rules import LEAST_COMPRESSED_SEQ
 from planner.cost.strategies import Strategy
 from planner.emit import glm, layout, read_model
 from planner.emit.fields import Section
 from planner.emit.safeyaml import Document
-from planner.emit.sections import LEAST_COMPRESSED_SEQ
 from planner.errors import SpecError
 from planner.model.records import Framework, Model, Workload
 from planner.units import parse_bytes

@@ -14,9 +14,6 @@ from planner.units import GIB, format_bytes, format_seconds
 MINDFORMERS, MINDSPORE = "1.9.0", "2.9.0"
 #: Other exact pairs of MindFormers and MindSpore releases that read the same sections.
 OTHER_PAIRS: Final = (("1.8.0", "2.7.2"), ("2.0.0", "2.10.0"), ("2.1.0", "2.11.0"))
-#: Shorter sequences are refused with a compressed attention mask (MindFormers ``mask_generate.py``, legacy
-#: ``transformer.py``).
-LEAST_COMPRESSED_SEQ: Final = 2048
 DATA_PLACEHOLDER: Final = "/path/to/dataset"
 _STEPS_WITHOUT_BUDGET: Final = 10_000
 

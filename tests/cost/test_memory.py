@@ -88,8 +88,7 @@ def test_mindformers_keeps_whole_gradients_until_the_update_when_nothing_accumul
     assert found.terms["gradients"][0, 0] == 0
     assert accumulated.terms["gradients"][0, 0] == 4 * parameter_count(model)
     layer = 1024 * 1024 * 2 + 2 * 1024 * 512 + 3 * 1024 * 3072
-    masks = 16 * 2048 * 2048  # one for each layer, and one for recomputing it
-    at_update = 4 * (1 + 1 / 4) * (8 * layer + 2 * 32000 * 1024) + masks
+    at_update = 4 * (1 + 1 / 4) * (8 * layer + 2 * 32000 * 1024)
     assert MOMENTS[found.moment_CS[0, 0]] == "update"
     assert found.terms["temporaries"][0, 0] == pytest.approx(at_update, rel=1e-3)
 
@@ -131,6 +130,13 @@ def test_logits_are_exchanged_where_data_and_context_parallel_ranks_meet():
     both = one(dense(2), work(), plan(((1, 1),), tp=2, cp=2, dp=4, optimizer_shard=8, micro_batches=2))
     assert apart.terms["logits_loss"][0, 1] == 16 * local
     assert both.terms["logits_loss"][0, 1] == (6 * 2 * 2 + 2 + 4) * local
+
+
+def test_short_sequences_have_no_compressed_mask():
+    """MindFormers refuses the fixed mask below 2048 tokens: a mask is built, with or without the switch."""
+    for seq, same in ((1024, True), (2048, False)):
+        found = [one(dense(), work(seq=seq, switches=on), plan()) for on in ((), ("full-attention-mask",))]
+        assert (found[0].peak_bytes[0] == found[1].peak_bytes[0]) == same
 
 
 def test_update_casts_a_sixteen_bit_embedding_before_the_first_pass():
