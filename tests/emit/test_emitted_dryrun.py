@@ -28,7 +28,7 @@ PLANS = compiled()
 #: Largest error of a predicted peak [percent of the DryRun's].
 LIMIT = 4.0
 #: Errors that are larger, as measured: (plan, stage) -> percent; docs/emission.md says why.
-LARGER = {("glm-uneven-list", 0): -4.8, ("qwen3-zbv", 0): -5.8}
+LARGER = {("glm-uneven-list", 0): -4.8, ("qwen3-zbv", 0): -5.8, ("qwen3-zbv", 1): 9.8}
 
 
 @pytest.fixture(scope="module")
