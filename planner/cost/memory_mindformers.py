@@ -41,7 +41,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         backward=backward,
         backward_first=_backward_first(model, width) if kind == DENSE else (),
         copied=(_compressed_mask(1.0),) if rules.compressed_mask else (),
-        begun=() if kind == DENSE else (Tensor("zero-filled target of routed tokens", hidden, "routed", width),),
+        begun=() if kind == DENSE else _experts_begun(model, width),
         rebuilt=(*rebuilt, Tensor("layer input, freed", -hidden, "sequence", width)),
         rebuilt_next=() if kind == DENSE else _experts_rebuilt_next(model, width),
     )
@@ -154,11 +154,25 @@ def _experts(model: Model, width: float) -> tuple[Tensor, ...]:
     )
 
 
+def _biased(model: Model) -> bool:
+    """Whether experts are chosen by biased scores, as in DeepSeek3 networks."""
+    return model.moe is not None and model.moe.router_bias
+
+
+def _experts_begun(model: Model, width: float) -> tuple[Tensor, ...]:
+    """Targets that gathering tokens backwards fills in: there from the beginning, those of all layers.
+
+    Of the two gathers of a layer (to the experts, and back) biased routing leaves both to the compiler's choice.
+    """
+    number = 2.0 if _biased(model) else 1.0
+    return (Tensor("zero-filled targets of routed tokens", number * model.hidden, "routed", width),)
+
+
 def _experts_backward(model: Model, width: float) -> tuple[Tensor, ...]:
     """Alive when the gradient of the combined output has been exchanged back to the experts."""
-    assert model.moe is not None
-    hidden, shared = float(model.hidden), float(model.moe.shared_ffn)
-    routed = _ROUTED_GRADIENTS - 1.0 if shared else _ROUTED_GRADIENTS  # exchanged after the product is freed
+    hidden = float(model.hidden)
+    # with biased routing both targets are made at the beginning, and the exchange comes after the product is freed
+    routed = _ROUTED_GRADIENTS - 2.0 if _biased(model) else _ROUTED_GRADIENTS
     return (
         Tensor("gradient received", hidden, "sequence", width),
         Tensor("gradients of routed tokens", routed * hidden, "routed", width),
