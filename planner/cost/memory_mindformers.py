@@ -299,6 +299,11 @@ def _exchange(vocab: float, width: float) -> tuple[Tensor, ...]:
     )
 
 
+def _whole_gradient(vocab: float, width: float) -> tuple[Tensor, ...]:
+    """The loss is split over tp; where the output projection is not, the gradient of all logits is made, and cast."""
+    return (Tensor("gradient of all logits and its cast", vocab, "unpiped", _FLOAT + width),)
+
+
 def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTensors:
     """What stages keep and need beside their layers."""
     hidden, vocab, seq = float(model.hidden), float(model.vocab), float(workload.seq)
@@ -346,5 +351,6 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
             Tensor("shifted logits and one-hot labels of each loss", 2.0 * losses * vocab, "tensor", _FLOAT),
             Tensor("product and its negative of the last loss", 2.0 * vocab, "tensor", _FLOAT),
         ),
+        head_backward=() if rules.vocabulary_split else _whole_gradient(vocab, width),
         exchange=() if legacy else _exchange(vocab, width),
     )

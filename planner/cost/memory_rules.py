@@ -57,6 +57,9 @@ class MemoryRules:
     selective_legacy : bool
         Selective recompute takes effect in legacy networks of MindFormers.  With MindSpore 2.9 and MindFormers 1.9 it
         does not: the compiled graph keeps the activations it names.
+    vocabulary_split : bool
+        Embedding table and output projection are split over tp; False: only in a pipeline (MindFormers resets
+        ``vocab_emb_dp`` there), otherwise every rank holds them whole.
     fused_swiglu : bool
         The gated activation is one operator that keeps only its input.
     optimizer_runs : bool
@@ -79,6 +82,7 @@ class MemoryRules:
     recompute_communication: bool = True
     float32_residual: bool = False
     selective_legacy: bool = False
+    vocabulary_split: bool = True
     fused_swiglu: bool = False
     optimizer_runs: bool = True
     frozen_weights: bool = False
@@ -92,6 +96,7 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "no-comm-recompute": {"recompute_communication": False},  # mp_comm_recompute: False
         "float32-residual": {"float32_residual": True},  # fp32_residual_connection: True
         "selective-legacy": {"selective_legacy": True},  # releases up to 1.5, see docs/memory.md
+        "whole-vocabulary": {"vocabulary_split": False},  # MindFormers, legacy: vocab_emb_dp: True
         "fused-swiglu": {"fused_swiglu": True},  # bias_swiglu_fusion: True
         # PyTorch with sharded parameters; logits, their float32 copy, log-softmax and gradient
         "fsdp": {

@@ -174,9 +174,10 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
 def _weights(model: Model, table: Strategies, layers: StageLayers, rules: MemoryRules) -> _Weights:
     tp, ep = table.tp, table.ep * (table.tp if rules.expert_tensor_parallel else 1)
     one = np.ones(len(table))
+    head_split = np.where(_whole_vocabulary(table, rules), 1, tp)
 
     def split(counts: Mapping[str, float]) -> _Classes:
-        over = {"split": tp, "experts": ep, "head": tp}
+        over = {"split": tp, "experts": ep}
         return {name: one * count / over.get(name, 1) for name, count in counts.items()}
 
     embedding, head = embedding_parameters(model), head_parameters(model)
@@ -185,7 +186,7 @@ def _weights(model: Model, table: Strategies, layers: StageLayers, rules: Memory
     last["norms"] = last["norms"] + final_norm_parameters(model).replicated
     if model.tied_embeddings:
         head = Shards(tp=embedding.tp)
-    last["head"] = head.tp / tp * ((table.pp > 1) if model.tied_embeddings else 1)
+    last["head"] = head.tp / head_split * ((table.pp > 1) if model.tied_embeddings else 1)
     own_stage = head_stage(table) > 0
     last["embedding"] = table_of * (own_stage & (model.mtp_layers > 0))
     return _Weights(
@@ -207,7 +208,12 @@ def _table_split(model: Model, table: Strategies, rules: MemoryRules) -> IntArra
     if rules.name != "mindformers-legacy":
         return table.tp
     over = table.tp * table.cp
-    return np.where(model.vocab % over == 0, over, 1)
+    return np.where((model.vocab % over == 0) & ~_whole_vocabulary(table, rules), over, 1)
+
+
+def _whole_vocabulary(table: Strategies, rules: MemoryRules) -> BoolArray:
+    """Where every tensor-parallel rank holds the whole embedding table and output projection, shape (C,)."""
+    return np.asarray((table.pp == 1) & (not rules.vocabulary_split))
 
 
 def _layer(model: Model, kind: LayerKind, rules: MemoryRules) -> dict[str, float]:
@@ -257,7 +263,7 @@ def _copies(table: Strategies, rules: MemoryRules) -> _Classes:
         "norms": one if mindspore else shard,
         "experts": experts,
         "embedding": one if rules.name == "mindformers-legacy" else shard,
-        "head": shard,
+        "head": np.where(_whole_vocabulary(table, rules), shard * tp, shard),
     }
 
 

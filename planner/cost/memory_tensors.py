@@ -20,6 +20,7 @@ received   T topk w, / tp unless     tokens as the experts' matrix products see 
 context    T cp w / tp               keys and values gathered over cp
 attended   T u w                     rows of an attention mask: Ulysses exchanges heads for u times the queries
 global     T cp w                    not split at all
+unpiped    T w, 0 with a pipeline    logits of a whole vocabulary
 regrouped  T g w / tp, g = min(dp,   logits that MindFormers exchanges between data- and context-parallel ranks
            cp), 0 unless both > 1
 expert     w / ep                    copies of expert weights, one for every micro-batch
@@ -51,6 +52,7 @@ Split = Literal[
     "context",
     "attended",
     "global",
+    "unpiped",
     "regrouped",
     "expert",
     "weights",
@@ -188,6 +190,7 @@ def split_elements(model: Model, workload: Workload, table: Strategies, rules: M
         "context": tensor * table.cp,
         "attended": count * table.ulysses_degree,
         "global": count * table.cp,
+        "unpiped": count * (table.pp == 1),
         "regrouped": tensor * np.minimum(table.dp, table.cp) * ((table.dp > 1) & (table.cp > 1)),
         "expert": 1.0 / table.ep,
         "weights": 1.0 / table.tp,

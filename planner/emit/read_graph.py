@@ -272,19 +272,21 @@ def _workload(document: Document, section: Section, strategy: Strategy, *, legac
         moments=MOMENTS.get(optimizer, 2),
         framework=framework,
         flash_attention=section.flag("use_flash_attention", default=not legacy),
-        switches=_switches(document, section, seq),
+        switches=_switches(document, section, seq, legacy=legacy),
     )
 
 
-def _switches(document: Document, section: Section, seq: int) -> tuple[str, ...]:
+def _switches(document: Document, section: Section, seq: int, *, legacy: bool) -> tuple[str, ...]:
     """Settings that change memory and differ from the planner's own files (``planner.cost.memory_rules.SWITCHES``)."""
     recompute = Section(document, "recompute_config").values
     compressed = any(section.values.get(f"use_{kind}attn_mask_compression") is True for kind in ("", "eod_"))
+    whole = legacy and Section(document, "parallel_config").flag("vocab_emb_dp", default=True)
     gated = section.values.get("bias_swiglu_fusion") is True or section.values.get("hidden_act") == "fusedswiglu"
     found = {
         "full-attention-mask": not compressed and seq >= LEAST_COMPRESSED_SEQ,
         "optimizer-comm-recompute": recompute.get("parallel_optimizer_comm_recompute") is True,
         "no-comm-recompute": recompute.get("mp_comm_recompute") is False,
+        "whole-vocabulary": whole,
         "fused-swiglu": gated,
         "float32-residual": section.values.get("fp32_residual_connection") is True,
     }

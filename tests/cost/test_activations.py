@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from memory_samples import MIB, dense, moe, plan, work
@@ -109,6 +112,7 @@ def test_splits_divide_as_they_say():
         "attended": [2 * tokens] * 2,
         "regrouped": [2 * tokens / 4] * 2,
         "global": [2 * tokens] * 2,
+        "unpiped": [tokens] * 2,
         "expert": [0.5] * 2,
         "weights": [0.25] * 2,
         "once": [1] * 2,
@@ -116,6 +120,11 @@ def test_splits_divide_as_they_say():
     assert set(expected) == set(SPLITS)
     for split, values in expected.items():
         assert found[split].tolist() == values
+
+
+def test_logits_of_a_whole_vocabulary_exist_without_a_pipeline_only():
+    table = Strategies.of([plan(((4,),), tp=2), plan(((2, 2),), tp=2)])
+    assert split_elements(dense(), work(), table, rules_for(work()))["unpiped"].tolist() == [4096, 0]
 
 
 def test_experts_split_over_tp_see_all_tokens_of_their_group():
@@ -133,9 +142,13 @@ def test_bytes_are_width_times_size_times_elements():
     assert reduce_bytes((), elements).tolist() == [0, 0]
 
 
-def test_every_switch_changes_the_rules():
-    from dataclasses import replace
+def test_every_switch_is_documented():
+    text = (Path(__file__).parents[2] / "docs" / "memory.md").read_text(encoding="utf-8")
+    named = text.split("## Switches")[1].split("##")[0]
+    assert [switch for switch in SWITCHES if f"`{switch}`" not in named] == []
 
+
+def test_every_switch_changes_the_rules():
     for framework in ("mindformers", "megatron", "mindspeed"):
         plain = rules_for(work(framework))
         for switch, changes in SWITCHES.items():

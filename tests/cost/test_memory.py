@@ -452,3 +452,33 @@ def test_peak_of_qwen3_dry_runs(layers, stage, switches, changes, peak_mib):
     model = dense(sum(map(sum, layers)))
     found = memory(model, work(switches=switches), Strategies.of([plan(layers, **given)]))
     assert found.peak_bytes_CS[0, stage] / MIB == pytest.approx(peak_mib, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "peak_bytes"),
+    [
+        ({"tp": 2, "dp": 2, "micro_batches": 1}, 2_110_276_608),
+        ({"tp": 2, "dp": 2, "micro_batches": 2}, 2_325_444_608),
+        ({"tp": 4, "dp": 2, "micro_batches": 1}, 1_668_940_800),
+        ({"tp": 8, "dp": 1, "micro_batches": 1}, 1_622_765_056),
+        ({"tp": 2, "dp": 2, "cp": 2, "micro_batches": 1}, 1_380_572_672),
+    ],
+    ids="tp2 accumulated tp4 tp8 cp2".split(),
+)
+def test_whole_vocabulary_of_legacy_networks(changes, peak_bytes):
+    """DryRuns of two layers on one stage with vocab_emb_dp: embedding, head and a gradient of logits are whole."""
+    shard = changes["dp"] * changes.get("cp", 1)
+    layout = plan(((2,),), zero_level=1, optimizer_shard=shard, **changes)
+    model = dense(2, family="llama", attention=Attention(heads=16, kv_heads=8, head_dim=64, v_head_dim=64))
+    workloads = [work("mindformers-legacy", switches=(*UNCOMPRESSED, *more)) for more in ((), ("whole-vocabulary",))]
+    split, whole = (one(model, workload, layout).peak_bytes_CS[0, 0] for workload in workloads)
+    assert whole == pytest.approx(peak_bytes, rel=6e-3)
+    assert split < 0.92 * whole
+
+
+def test_whole_vocabulary_is_reset_in_a_pipeline():
+    model, layout = dense(4), plan(((2, 2),), tp=2, dp=2, zero_level=1, optimizer_shard=2)
+    plain, reset = (
+        one(model, work("mindformers-legacy", switches=on), layout).peak_bytes_CS for on in ((), ("whole-vocabulary",))
+    )
+    assert np.array_equal(plain, reset)

@@ -116,6 +116,16 @@ def test_llama_with_computed_mlp_width():
     assert result.strategy.recompute_full == (10, 8, 6, 4)
 
 
+@pytest.mark.parametrize(
+    ("line", "whole"), [("", True), (", vocab_emb_dp: True", True), (", vocab_emb_dp: False", False)]
+)
+def test_the_whole_vocabulary_is_the_default_of_legacy_files(line: str, whole: bool):
+    text = LLAMA_STYLE.replace("use_seq_parallel: True", f"use_seq_parallel: True{line}")
+    assert ("whole-vocabulary" in read_graph(loads(text)).workload.switches) == whole
+    mcore = QWEN3_STYLE.replace("use_seq_parallel: False", "vocab_emb_dp: True")
+    assert "whole-vocabulary" not in read_graph(loads(mcore)).workload.switches
+
+
 def test_llama_2_mlp_width_without_multiplier():
     result = changed(LLAMA_STYLE, ("ffn_dim_multiplier: 1.3, ", ""), ("hidden_size: 8192", "hidden_size: 4096"))
     assert result.model.ffn == 11008  # Llama-2-7B
