@@ -42,6 +42,7 @@ def read_native(text: str, *, source: str = "script") -> ReadResult:
             params_dtype=plan.text("params"),
             compute_dtype=plan.text("compute"),
             flash_attention=plan.flag("flash"),
+            framework="mindformers-legacy",  # graph mode with the same optimizer sharding, as `suggest` prices it
         ),
         strategy=_strategy(plan, layers, full, selective),
         dialect="mindspore",

@@ -9,7 +9,9 @@ import socket
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from planner.emit.lint import check
@@ -77,6 +79,50 @@ def test_a_set_is_clean_and_hostile_names_stay_text(tmp_path):
 def test_what_the_script_cannot_hold(chosen, message):
     with pytest.raises(EmitError, match=message):
         render(chosen)
+
+
+def functions(*names: str) -> dict[str, Any]:
+    """Functions of the script, with MindSpore's tensors left as arrays."""
+    tree = ast.parse(render(UNEVEN).text)
+    chosen = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in names]
+    scope: dict[str, Any] = {"np": np, "Tensor": np.asarray}
+    exec(compile(ast.Module(chosen, []), "pretrain.py", "exec"), scope)  # noqa: S102 - our own text
+    return scope
+
+
+def rows_of_ranks(made: dict[str, Any], path: str | None = None) -> list[tuple[int, ...]]:
+    """First token of every row of two steps, for each of 16 ranks: dp 4, tp 2, pp 2, two samples a replica."""
+    seen = []
+    for rank in range(16):
+        plan = {"seq": 8, "vocab": 89, "dp": 4, "tp": 2, "pp": 2, "processes": 16, "rank": rank, "parallel": True}
+        plan["replica"], plan["replicas"] = made["replica"](plan)
+        source = made["batches"](plan, path, 2)
+        steps = [next(source) for _ in range(2)]
+        assert all((ids[:, 1:] == labels[:, :-1]).all() for ids, labels in steps)
+        seen.append(tuple(int(row[0]) for ids, _ in steps for row in ids))
+    return seen
+
+
+def test_ranks_of_a_replica_read_the_same_rows(tmp_path):
+    """Tensor-parallel ranks share their rows, and labels on the last stage belong to the tokens of the first."""
+    made = functions("replica", "batches")
+    seen = rows_of_ranks(made)
+    assert [seen.index(rows) for rows in seen] == [0, 0, 2, 2, 4, 4, 6, 6] * 2
+    np.arange(9 * 16, dtype=np.int32).tofile(tmp_path / "tokens")
+    from_file = rows_of_ranks(made, str(tmp_path / "tokens"))
+    each = [from_file[rank] for rank in (0, 2, 4, 6)]
+    assert from_file == [rows for rows in each for _ in range(2)] * 2
+    assert sorted(first for rows in each for first in rows) == list(range(0, 9 * 16, 9))  # every sample once
+
+
+def test_processes_without_parallel_layout_are_replicas():
+    assert functions("replica")["replica"]({"parallel": False, "rank": 1, "processes": 2}) == (1, 2)
+
+
+def test_too_little_data_is_said(tmp_path):
+    np.arange(8, dtype=np.int32).tofile(tmp_path / "tokens")
+    with pytest.raises(SystemExit, match="holds 8 tokens, fewer than one sample of 9"):
+        next(functions("batches")["batches"]({"seq": 8, "vocab": 89, "replica": 0}, str(tmp_path / "tokens"), 1))
 
 
 def losses(text: str) -> list[float]:

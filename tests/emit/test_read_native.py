@@ -13,6 +13,7 @@ from planner.emit.read import read
 from planner.emit.read_native import read_native
 from planner.emit.write import emit
 from planner.errors import EmitError, SpecError
+from planner.inputs import framework_of_target
 from planner.model.load import find
 from planner.model.operators import parameter_count
 from tests.emit.samples import plan, small
@@ -37,6 +38,7 @@ def test_reads_back_equal(tmp_path, name):
     assert parameter_count(result.model) == parameter_count(chosen.model)
     for field in ("seq", "global_batch", "params_dtype", "compute_dtype", "flash_attention"):
         assert getattr(result.workload, field) == getattr(chosen.workload, field)
+    assert result.workload.framework == framework_of_target("mindspore", chosen.model)
     assert result.memory_limit_bytes == chosen.memory_limit_bytes
     assert check(tmp_path / "out") == ()
 

@@ -418,10 +418,15 @@ class Monitor:
 
 
 def batches(plan, path, samples):
-    """Pairs of (ids, labels) of `samples` rows; without data, counting upwards from anywhere: easy to learn."""
+    """Pairs of (ids, labels) of `samples` rows; without data, counting upwards from anywhere: easy to learn.
+
+    Every data-parallel replica reads its own rows; the ranks of one replica (tp, pp) read the same ones.
+    """
     seq, vocab = plan["seq"], plan["vocab"]
     tokens = np.memmap(path, np.int32, "r") if path else None
-    row, places = plan["rank"] * samples, None if tokens is None else len(tokens) // (seq + 1)
+    row, places = plan["replica"] * samples, None if tokens is None else len(tokens) // (seq + 1)
+    if places == 0:
+        raise SystemExit(f"pretrain.py: {path} holds {len(tokens)} tokens, fewer than one sample of {seq + 1}")
     while True:
         if tokens is None:
             start = (np.arange(row, row + samples) * 7919) % vocab
@@ -429,9 +434,17 @@ def batches(plan, path, samples):
         else:
             at = (np.arange(row, row + samples) % places)[:, None] * (seq + 1)
             chosen = tokens[at + np.arange(seq + 1)]
-        row += samples * plan["processes"]
+        row += samples * plan["replicas"]
         chosen = chosen.astype(np.int32)
         yield Tensor(chosen[:, :-1]), Tensor(chosen[:, 1:])
+
+
+def replica(plan):
+    """Data-parallel replica of this rank, and how many there are."""
+    if not plan["parallel"]:
+        return plan["rank"], plan["processes"]
+    in_stage = plan["rank"] % (plan["dp"] * plan["tp"])  # ranks of a stage follow each other
+    return in_stage // plan["tp"], plan["dp"]  # and in it the ranks of a tensor-parallel group
 
 
 def prepare(arguments):
@@ -458,6 +471,7 @@ def prepare(arguments):
     plan["params"], plan["compute"] = getattr(ms, plan["params"]), ms.float32 if cpu else getattr(ms, plan["compute"])
     if not plan["parallel"]:
         plan["dp"] = plan["tp"] = plan["pp"] = plan["rows"] = 1
+    plan["replica"], plan["replicas"] = replica(plan)
     return plan
 
 
