@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -116,6 +117,9 @@ def write_plans(result: Result, directory: str, count: int, files: EmitOptions) 
         written = [write(plans[0], directory, files)]
     else:
         written = [write(plan, Path(directory) / str(plan.rank), files) for plan in plans]
+    if refused:
+        chosen = ", ".join(str(plan.rank) for plan in plans)
+        refused.append(f"Written is plan {chosen}." if len(plans) == 1 else f"Written are plans {chosen}.")
     return [replace(written[0], notes=(*refused, *written[0].notes)), *written[1:]]
 
 
@@ -126,7 +130,7 @@ def held_plans(result: Result, count: int, files: EmitOptions) -> tuple[list[Pla
     from planner.emit.write import render
 
     plans: list[Plan] = []
-    refused: list[str] = []
+    refused: list[tuple[int, str]] = []
     first: EmitError | None = None
     for row in range(len(result.estimates)):
         plan = api.plan_of(result.request, result.estimates.row(row), rank=row + 1)
@@ -134,14 +138,28 @@ def held_plans(result: Result, count: int, files: EmitOptions) -> tuple[list[Pla
             render(plan, target_for(plan, files), settings_from(files))
         except EmitError as error:
             first = first or error
-            refused.append(f"Plan {row + 1} is not written: {error}")
+            refused.append((row + 1, str(error)))
             continue
         plans.append(plan)
         if len(plans) == count:
             break
     if not plans and first is not None:
         raise first
-    return plans, refused
+    return plans, refusals(refused)
+
+
+def refusals(refused: list[tuple[int, str]]) -> list[str]:
+    """One sentence for neighbouring plans that are refused for the same reason.
+
+    >>> refusals([(1, "No words."), (2, "No words."), (3, "Too long.")])
+    ['Plans 1 to 2 are not written: No words.', 'Plan 3 is not written: Too long.']
+    """
+    said = []
+    for reason, group in itertools.groupby(refused, key=lambda item: item[1]):
+        ranks = [rank for rank, _ in group]
+        which = f"Plan {ranks[0]} is" if len(ranks) == 1 else f"Plans {ranks[0]} to {ranks[-1]} are"
+        said.append(f"{which} not written: {reason}")
+    return said
 
 
 def request_of(

@@ -14,6 +14,10 @@ from planner.search.rules import exchanges_heads
 TARGET: Final = "mindformers"
 NAME: Final = "pretrain.yaml"
 
+NO_SELECTIVE: Final = (
+    "select_recompute saves no memory in legacy networks of MindFormers 1.9 and is counted so; recompute layers whole."
+)
+
 
 def render(plan: Plan, settings: Settings | None = None) -> File:
     """Text of ``pretrain.yaml``.
@@ -36,14 +40,20 @@ def render(plan: Plan, settings: Settings | None = None) -> File:
         sections.context(plan),
         *sections.parallel_config(plan, legacy=is_legacy),
         sections.parallel(plan, legacy=is_legacy),
-        sections.recompute(plan, glm.select_recompute(plan) if dialect is glm else None),
+        sections.recompute(plan, glm.select_recompute(plan) if dialect is glm else None, legacy=is_legacy),
         dialect.model_section(plan),
         sections.callbacks(plan, balance=plan.model.family in families.LATENT),
     ]
     header = sections.header(plan, "legacy" if is_legacy else "mcore")
     placeholders = () if settings.data_path else (_data_placeholder(plan.model.family),)
     notes = tuple(f"To fill in: {p.where}: {p.what}" for p in placeholders)
-    return File(name=NAME, text=document([*header[:-1], *notes, ""], entries), placeholders=placeholders)
+    idle = is_legacy and any(plan.strategy.recompute_selective)
+    return File(
+        name=NAME,
+        text=document([*header[:-1], *notes, ""], entries),
+        placeholders=placeholders,
+        notes=(NO_SELECTIVE,) if idle else (),
+    )
 
 
 def _data_placeholder(family: str) -> Placeholder:

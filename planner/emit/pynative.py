@@ -228,7 +228,7 @@ def _recompute(plan: Plan) -> Entry:
     for key, value in recompute_values(s).items():
         nested = [Entry(name, layers) for name, layers in value.items()] if isinstance(value, dict) else value
         entries.append(Entry(key, nested, why if key == "full_recompute_layer" else ""))
-    return Entry("recompute", entries, above="Recompute: the least that fits")
+    return Entry("recompute", entries, above="Recompute")
 
 
 def _context(plan: Plan) -> list[Entry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from planner.cost.strategies import Strategy
 from planner.emit import layout
 from planner.emit.record import Settings
 from planner.emit.yamltext import Alias, Entry, Items
@@ -157,12 +158,18 @@ def parallel_config(plan: Plan, *, legacy: bool) -> list[Entry]:
         entries.append(Entry("expert_parallel", s.ep, f"{share} of {plan.model.moe.experts} experts on a device"))
     entries += [
         Entry("micro_batch_num", s.micro_batches if s.pp > 1 else 1, _batch_reason(plan)),
-        Entry("use_seq_parallel", s.sequence_parallel, "norms and residuals are split over the tensor-parallel ranks"),
-        Entry("vocab_emb_dp", False, "the vocabulary is split over the tensor-parallel ranks"),
+        Entry("use_seq_parallel", s.sequence_parallel, _sequence_reason(s)),
+        Entry("vocab_emb_dp", False, "the vocabulary is split over the tensor-parallel ranks" if s.tp > 1 else ""),
         Entry("gradient_aggregation_group", 4, "fuses gradient communication"),
     ]
     interleave = Entry("micro_batch_interleave_num", 1)
     return [Entry("parallel_config", entries, above="Degrees of parallelism"), interleave]
+
+
+def _sequence_reason(s: Strategy) -> str:
+    if s.sequence_parallel:
+        return "norms and residuals are split over the tensor-parallel ranks"
+    return "needs model_parallel of at least 2" if s.tp == 1 else "norms and residuals are whole on every rank"
 
 
 def _context_parallel(plan: Plan, *, legacy: bool) -> list[Entry]:
@@ -178,16 +185,18 @@ def _context_parallel(plan: Plan, *, legacy: bool) -> list[Entry]:
         why = {"ulysses": "heads are exchanged for tokens", "hybrid": "heads inside, keys and values between"}[
             s.cp_algorithm
         ]
-    degree = Entry(
-        "ulysses_degree_in_cp", s.ulysses_degree, "mcore reads the head exchange from here, not from the name"
-    )
+    degree_why = f"{s.ulysses_degree} ranks exchange heads"
+    if not legacy:
+        degree_why += "; mcore reads it from here, not from the name"
+    degree = Entry("ulysses_degree_in_cp", s.ulysses_degree, degree_why)
     return [Entry("context_parallel_algo", name, why), degree]
 
 
 def _tensor_reason(plan: Plan) -> str:
     heads = plan.model.attention.heads // plan.strategy.tp
     inside = plan.strategy.tp <= plan.devices_per_node
-    return f"{heads} attention heads on a device" + ("; stays inside a node" if inside else "; spans nodes")
+    where = "" if plan.strategy.tp == 1 else "; stays inside a node" if inside else "; spans nodes"
+    return f"{heads} attention heads on a device{where}"
 
 
 def _batch_reason(plan: Plan) -> str:
@@ -202,14 +211,12 @@ def _span(counts: tuple[int, ...]) -> str:
 
 def parallel(plan: Plan, *, legacy: bool) -> Entry:
     """Section handed to ``mindspore.set_auto_parallel_context``."""
+    exchanged = plan.model.moe is not None or plan.strategy.ulysses_degree > 1
+    why = "experts and heads are exchanged by all-to-all, not gathered" if exchanged else "no experts, no head exchange"
     entries = [
         Entry("parallel_mode", 1, "semi-automatic"),
         Entry("gradients_mean", False),
-        Entry(
-            "enable_alltoall",
-            plan.model.moe is not None or plan.strategy.ulysses_degree > 1,
-            "experts and heads are exchanged by all-to-all, not gathered",
-        ),
+        Entry("enable_alltoall", exchanged, why),
     ]
     if legacy:
         entries.append(Entry("full_batch", True, "every rank reads the whole batch"))
@@ -259,12 +266,14 @@ def _pipeline(plan: Plan) -> list[Entry]:
     return [Entry("pipeline_config", [Entry(key, value, reasons[key]) for key, value in config.items()])]
 
 
-def recompute(plan: Plan, named: bool | list[Entry] | None = None) -> Entry:
+def recompute(plan: Plan, named: bool | list[Entry] | None = None, *, legacy: bool) -> Entry:
     """Recompute lists; `named` selective recompute where the default operators are not the network's."""
     s = plan.strategy
     full, selective = sum(s.recompute_full), sum(s.recompute_selective)
     nested = "; rows are chunks, columns stages" if s.vpp > 1 and isinstance(layout.recompute(s), list) else ""
     select_why = "layers from the front of a stage, whole recompute first; recompute only the activation of the MLP"
+    if legacy:
+        select_why = "saves no memory in legacy networks of MindFormers 1.9"
     entries = [
         Entry("recompute", layout.recompute(s), f"{full} of {plan.model.layers} layers are recomputed whole{nested}"),
         Entry(
@@ -276,7 +285,7 @@ def recompute(plan: Plan, named: bool | list[Entry] | None = None) -> Entry:
         Entry("mp_comm_recompute", True, "tensor-parallel communication is recomputed with its layer"),
         Entry("recompute_slice_activation", False),
     ]
-    return Entry("recompute_config", entries, above="Recompute: the least that fits")
+    return Entry("recompute_config", entries, above="Recompute")
 
 
 def callbacks(plan: Plan, *, balance: bool) -> Entry:

@@ -100,10 +100,11 @@ def _elsewhere(plan: Plan, target: str, settings: Settings, said: str) -> str:
 def _framework_note(plan: Plan, target: str) -> tuple[str, ...]:
     """Memory layout and speed differ between frameworks, so figures for one say little about another."""
     framework = plan.workload.framework
-    expected = {"mindformers": "mindformers", "mindformers-legacy": "mindformers", "megatron": "mindspeed"}
-    if expected.get(framework, framework) == target or target == "mindspore":
+    legacy = target == "mindspore" or (target == "mindformers" and plan.model.family in families.LEGACY)
+    runs_as = "mindformers-legacy" if legacy else target
+    if framework == runs_as or (framework, target) == ("megatron", "mindspeed"):
         return ()
-    return (f"The plan was estimated for {framework}; run the estimate again with --framework {target}.",)
+    return (f"The plan was estimated for {framework}; run the estimate again with --framework {runs_as}.",)
 
 
 def write_files(files: Sequence[File], directory: Path, *, force: bool) -> tuple[Path, ...]:

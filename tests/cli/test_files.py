@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,22 @@ def test_every_target_is_estimated_as_what_will_run(
     assert Path(answer.document["emitted"][0]["files"][0]).name == main
     assert not any("was estimated for" in note for note in answer.document["emitted"][0]["notes"])
     assert run(f"check {out}").code == 0
+
+
+def test_plans_that_a_target_cannot_hold_are_named_once(tmp_path: Path) -> None:
+    job = f"--model deepseek-v3 --cards 1024 --target mindformers-pynative --emit {tmp_path / 'out'}"
+    notes = run(f"suggest {job} --json").document["emitted"][0]["notes"]
+    assert len(notes) == 2
+    refused = re.fullmatch(r"Plans 1 to (\d+) are not written: mindformers-pynative cannot hold .*", notes[0])
+    assert refused
+    assert notes[1] == f"Written is plan {int(refused[1]) + 1}."
+
+
+def test_a_script_is_priced_as_its_plan(tmp_path: Path) -> None:
+    body = run(f"suggest --model qwen3-8b --cards 16 --target mindspore --emit {tmp_path / 'out'} --json").document
+    again = run(f"estimate --from {tmp_path / 'out' / 'pretrain.py'} --json").document
+    assert again["peak_gib"] == body["plans"][0]["peak_gib"]
+    assert again["speed"]["step_s"] == pytest.approx(body["plans"][0]["speed"]["step_s"])
 
 
 def test_a_family_that_a_target_cannot_train_is_refused_before_the_search(tmp_path: Path) -> None:

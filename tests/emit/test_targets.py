@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.emit.lint import check
+from planner.emit.mindformers_graph import NO_SELECTIVE
 from planner.emit.read import read_text_as
 from planner.emit.record import Settings
 from planner.emit.write import emit, render
@@ -206,3 +208,21 @@ def test_scripts_of_every_target_run_as_meant(tmp_path, monkeypatch, kind, site,
         program = [f"{out}/pretrain.py"] if target == "mindspore" else [f"{out}/train.py", f"{out}/pretrain.yaml"]
         assert words[-len(program) :] == program
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "tools"])
+
+
+def test_selective_recompute_of_legacy_networks_is_said_to_save_nothing(tmp_path):
+    chosen = plan(
+        small("llama"), dp=2, pp=2, selective=(2, 0),
+        workload=Workload(seq=4096, global_batch=1, framework="mindformers-legacy"),
+    )  # fmt: skip
+    assert emit(chosen, tmp_path / "out").notes == (NO_SELECTIVE,)
+    text = (tmp_path / "out" / "pretrain.yaml").read_text(encoding="utf-8")
+    assert re.search(r"select_recompute: \[2, 0\] +# saves no memory in legacy networks of MindFormers 1.9", text)
+
+
+def test_figures_of_another_framework_are_said(tmp_path):
+    chosen = plan(small("qwen3"), dp=2)
+    assert chosen.workload.framework == "mindformers"
+    (note,) = emit(chosen, tmp_path / "script", target="mindspore").notes
+    assert note.endswith("run the estimate again with --framework mindformers-legacy.")
+    assert emit(chosen, tmp_path / "file").notes == ()
