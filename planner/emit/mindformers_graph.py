@@ -14,6 +14,8 @@ from planner.search.rules import exchanges_heads
 TARGET: Final = "mindformers"
 NAME: Final = "pretrain.yaml"
 
+#: Ranks of a node, as MindSpore's front end counts.
+_NODE: Final = 8
 NO_SELECTIVE: Final = (
     "select_recompute saves no memory in legacy networks of MindFormers 1.9 and is counted so; recompute layers whole."
 )
@@ -48,11 +50,23 @@ def render(plan: Plan, settings: Settings | None = None) -> File:
     placeholders = () if settings.data_path else (_data_placeholder(plan.model.family),)
     notes = tuple(f"To fill in: {p.where}: {p.what}" for p in placeholders)
     idle = is_legacy and any(plan.strategy.recompute_selective)
+    said = ((NO_SELECTIVE,) if idle else ()) if is_legacy else _unsure(plan)
     return File(
         name=NAME,
         text=document([*header[:-1], *notes, ""], entries),
         placeholders=placeholders,
-        notes=(NO_SELECTIVE,) if idle else (),
+        notes=said,
+    )
+
+
+def _unsure(plan: Plan) -> tuple[str, ...]:
+    """What no device has shown of a pipeline whose first and last stage lie differently on nodes (docs/dryrun.md)."""
+    last = plan.devices - plan.devices // plan.strategy.pp
+    if plan.strategy.pp <= 2 or last % _NODE == 0:
+        return ()
+    return (
+        f"MindSpore 2.9 makes no group of ranks 0 and {last} to hand data from the first to the last stage; if the job "
+        "ends in HcomAllBroadCastKernel, use two stages or a multiple of eight ranks a stage.",
     )
 
 

@@ -46,6 +46,10 @@ LIMITS = (
     "DryRun level {level}: tensors of the compiled graph only. Not counted: operator workspace, HCCL buffers "
     "(2 x HCCL_BUFFSIZE per communicator), the CANN context."
 )
+SEPARATE_DATA = (
+    "First and last stage read their data apart: MindSpore makes no group of their ranks, which lie differently on "
+    "nodes of eight. A device may end the job for it (HcomAllBroadCastKernel); two stages, or eight ranks a stage, are sure."
+)
 _PRETRAINED = "pretrained"
 _RUNNER = Path(__file__).with_name("runner.py")
 _KEYED_SOURCES = ("runner.py", "prepare.py", "standin_sources.py", "tracker.py")
@@ -296,6 +300,8 @@ def _notes(session: _Session, content: Mapping[str, Any]) -> tuple[str, ...]:
         notes.append(
             f"Ran {run.accumulation_steps} gradient accumulation steps, the plan has {plan.accumulation_steps}."
         )
+    if not plan.ends_exchange_data:
+        notes.append(SEPARATE_DATA)
     if not session.cann.real:
         notes.append("CANN is not installed: ran with stand-in libraries.")
     notes.append(LIMITS.format(level=session.settings.level))
@@ -419,7 +425,9 @@ def _write_job(session: _Session, folder: Path) -> Path:
         (folder / _PRETRAINED).mkdir()
         (folder / _PRETRAINED / "config.json").write_text(session.pretrained, encoding="utf-8")
     job = folder / "job.json"
-    job.write_text(json.dumps({"yaml": str(path), "steps": 2, "dataset": dataset}))
+    job.write_text(
+        json.dumps({"yaml": str(path), "steps": 2, "dataset": dataset, "share_data": layout.ends_exchange_data})
+    )
     return job
 
 

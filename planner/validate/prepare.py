@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from planner.errors import ValidationError
 
@@ -39,6 +39,10 @@ _COLUMNS = ("input_ids", "labels", "loss_mask", "position_ids")
 _SAMPLE_SETTINGS = ("compressed_eod_mask_length", "eod", "eod_mask_loss", "eod_pad_length", "pad",
                     "reset_attention_mask", "reset_position_ids")  # fmt: skip
 _DATASET_SPARE = 2
+
+
+#: Ranks of a node, as MindSpore's front end counts.
+_NODE: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +76,17 @@ class Layout:
     def devices(self) -> int:
         """Number of ranks."""
         return self.data_parallel * self.model_parallel * self.context_parallel * self.pipeline_stages
+
+    @property
+    def ends_exchange_data(self) -> bool:
+        """Whether MindSpore can make groups of the first and the last stage, over which it hands on data.
+
+        Its front end makes a group only of ranks that lie alike on every node of eight (DeviceManager in MindSpore 2.9
+        refuses {0, 6}, {0, 12} and {0, 1, 6, 7}, and makes {0, 4}, {0, 8} and {0, 48}).  Legacy networks read data on
+        every rank.
+        """
+        apart = self.devices - self.devices // max(self.pipeline_stages, 1)
+        return self.legacy or self.pipeline_stages <= 2 or apart % _NODE == 0
 
     @property
     def micro_batches_of_step(self) -> int:

@@ -30,3 +30,10 @@ def test_head_exchange_is_written_as_all_to_all():
     for algorithm, degree, expected in (("ulysses", 2, True), ("ring", 1, False)):
         written = plan(model, dp=2, cp=2, tp=2, cp_algorithm=algorithm, ulysses_degree=degree)
         assert yaml.safe_load(render(written).text)["parallel"]["enable_alltoall"] is expected
+
+
+def test_stages_that_lie_differently_on_nodes_are_said():
+    model = small("qwen3", layer_kinds=("dense",) * 8)
+    notes = [render(plan(model, **degrees)).notes for degrees in ({"pp": 4, "dp": 2}, {"pp": 4, "dp": 8}, {"pp": 2})]
+    assert "ranks 0 and 6" in notes[0][0]
+    assert notes[1:] == [(), ()]
