@@ -117,9 +117,8 @@ def _workload(row: Mapping[str, Any]) -> Workload:
         "full-attention-mask": not (row.get("mask_compression") or row["family"] == "deepseek3"),
         "no-comm-recompute": not row["comm_recompute"],
         "optimizer-comm-recompute": row["optimizer_comm_recompute"],
-        "sliced-recompute": row["slice_activation"],
         "float32-residual": row["fp32_residual"],
-        "no-gradient-clipping": not row["clip_grad"],
+        "whole-vocabulary": row["dialect"] == "legacy" and row.get("vocab_emb_dp"),
     }
     return Workload(
         seq=row["seq"], global_batch=row["dp"] * row["mbs"] * row["micro_batches"], params_dtype=row["param_dtype"],
