@@ -276,10 +276,10 @@ def _row(
     missing: list[str] = []
     model = _model(cell, row, missing)
     framework = _framework(row["framework"])
-    workload = _workload(cell, row, framework, notes, assumed, missing)
+    workload = _workload(cell, row, framework, notes, assumed)
     strategy = None
     if model is not None and workload is not None:
-        strategy = _strategy(cell, row, model, framework, notes, flags, assumed, missing)
+        strategy = _strategy(cell, row, model, notes, flags, assumed, missing)
         if strategy is not None:
             batch = strategy.dp * strategy.micro_batch_size * strategy.micro_batches
             workload = replace(workload, global_batch=batch)
@@ -377,7 +377,7 @@ def _generation(text: str) -> str:
 
 
 def _workload(
-    cell: dict[str, int], row: dict[str, str], framework: str, notes: str, assumed: set[str], missing: list[str]
+    cell: dict[str, int], row: dict[str, str], framework: str, notes: str, assumed: set[str]
 ) -> Workload | None:
     seq = cell.get("seq", 0)
     if not seq:
@@ -415,7 +415,7 @@ def _unfused(row: dict[str, str]) -> bool:
 
 
 def _strategy(
-    cell: dict[str, int], row: dict[str, str], model: Model, framework: str, notes: str, flags: frozenset[str],
+    cell: dict[str, int], row: dict[str, str], model: Model, notes: str, flags: frozenset[str],
     assumed: set[str], missing: list[str],
 ) -> Strategy | None:  # fmt: skip
 

@@ -31,8 +31,17 @@ def test_dry_run_grid(accuracy: Accuracy):
     assert grid.least_percent >= -4.0
 
 
-#: Recorded mean and p90 of each family on the grid, with a little room for points still to come.
-GRID_LEVELS = {"deepseek3": (0.7, 2.0), "llama": (0.8, 1.8), "qwen3": (0.6, 1.2), "qwen3_moe": (0.6, 1.5)}
+def test_recorded_level_of_the_grid(accuracy: Accuracy):
+    """What is reached (0.35, 0.8, 4.3 and -1.9 %), with a little room for points still to come."""
+    grid = accuracy.group("DryRun grid")
+    assert grid.mean_abs_percent <= 0.5
+    assert grid.p90_abs_percent <= 1.2
+    assert grid.max_abs_percent <= 4.5
+    assert grid.least_percent >= -2.5
+
+
+#: Recorded mean and p90 of each family on the grid (now 0.3, 0.6; 0.6, 1.5; 0.2, 0.4; 0.3, 0.5), with the same room.
+GRID_LEVELS = {"deepseek3": (0.5, 1.2), "llama": (0.7, 1.8), "qwen3": (0.4, 1.0), "qwen3_moe": (0.5, 1.2)}
 
 
 def test_every_family_of_the_grid_has_a_recorded_level(accuracy: Accuracy):
@@ -44,11 +53,9 @@ def test_every_family_of_the_grid_has_a_recorded_level(accuracy: Accuracy):
 def test_dry_run_of_each_family(accuracy: Accuracy, family: str):
     mean, p90 = GRID_LEVELS[family]
     group = accuracy.group(f"DryRun {family}")
-    assert group.n >= 20
+    assert group.n >= 30
     assert group.mean_abs_percent <= mean
     assert group.p90_abs_percent <= p90
-    assert group.max_abs_percent <= 5.0
-    assert group.least_percent >= -4.0
 
 
 def test_figures_of_a_group_are_those_of_its_rows(accuracy: Accuracy):
@@ -129,6 +136,18 @@ def test_verdicts_are_cross_validated_and_say_so(accuracy: Accuracy, monkeypatch
     monkeypatch.setattr(accuracy_memory, "family_of", lambda _: "")
     in_sample = score(TRUTH / "memory-cases.csv").group("fits and out of memory")
     assert in_sample.wrong == accuracy.group("fits and out of memory").wrong
+
+
+@pytest.mark.parametrize(("share", "context_gib"), [(0.035, 1.0), (0.065, 1.0), (None, 0.5), (None, 2.0)])
+def test_verdicts_do_not_hang_on_what_surrounds_the_pool(
+    monkeypatch: pytest.MonkeyPatch, share: float | None, context_gib: float
+):
+    """Another share of fragmentation, or another context, within the documented range judges every row the same."""
+    if share is not None:
+        monkeypatch.setattr(accuracy_memory, "fragmentation", lambda _: share)
+    monkeypatch.setattr(accuracy_memory, "CONTEXT_BYTES", context_gib * GIB)
+    verdicts = score(TRUTH / "memory-cases.csv").group("fits and out of memory")
+    assert verdicts.wrong == ("F12", "I03", "I16", "I18")
 
 
 def test_fragmentation_of_one_family_predicts_the_other(accuracy: Accuracy):
