@@ -28,7 +28,7 @@ from planner.cost.memory_rules import MemoryRules, rules_for
 from planner.cost.memory_stages import StageLayers, head_CS, stage_layers
 from planner.cost.memory_static import stored
 from planner.cost.memory_tensors import reduce_bytes, split_elements
-from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
+from planner.cost.strategies import SCHEDULES, BoolArray, FloatArray, IntArray, Strategies
 from planner.model.records import MOE, LayerKind, Model, Workload
 
 #: Terms of `Memory.terms` in the order they are reported.
@@ -342,6 +342,7 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
     size = {f.name: reduce_bytes(getattr(ends, f.name), elements)[:, None] for f in fields(ends)}
     first_flight, last_flight, passes = layers.flights_CS()
     chunks = table.vpp[:, None]
+    split = (table.schedule == SCHEDULES.index("zero_bubble_v"))[:, None]
     more_CS, refill = table.micro_batches[:, None] * chunks > passes, chunks * size["refill"]
     return _Parts(
         layers=layers,
@@ -372,7 +373,8 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         refill_CS=refill * more_CS,
         ends_CS=passes * size["stage"] + first_flight * size["first"] * first_CS + last_flight * size["last"] * last_CS,
         loss_CS=np.maximum(
-            np.maximum(size["loss"], size["head_backward"] + kept.head_gradient_CS), size["exchange"] - refill * more_CS
+            np.maximum(size["loss"] + split * size["split_loss"], size["head_backward"] + kept.head_gradient_CS),
+            size["exchange"] - refill * more_CS,
         )
         * last_CS,
         backward_CS=kept.head_gradient_CS,

@@ -7,7 +7,7 @@ dialects: ``mcore`` (Qwen3, Qwen3-MoE, DeepSeek3) and ``legacy`` (Llama).
 
 from __future__ import annotations
 
-from planner.cost.memory_rules import MemoryRules, bytes_of
+from planner.cost.memory_rules import GLM_FAMILIES, MemoryRules, bytes_of
 from planner.cost.memory_tensors import EndTensors, LayerTensors, Split, Tensor
 from planner.model.records import DENSE, LayerKind, Model, Workload
 
@@ -22,7 +22,8 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
     """Kept and working tensors of one layer."""
     width, hidden = bytes_of(workload.compute_dtype), float(model.hidden)
     legacy = rules.name == "mindformers-legacy"
-    norms = (*_norm("attention", hidden, width, legacy), *_norm("mlp", hidden, width, legacy))
+    narrow = legacy and model.family not in GLM_FAMILIES
+    norms = (*_norm("attention", hidden, width, narrow), *_norm("mlp", hidden, width, narrow))
     attention = norms + _attention(model, width, legacy)
     if kind == DENSE:
         gathered = Tensor("mlp input", hidden, "whole", width)
@@ -40,7 +41,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         forward=forward,
         backward=backward,
         backward_first=_backward_first(model, width) if kind == DENSE else (),
-        copied=(_compressed_mask(1.0),) if rules.compressed_mask else (),
+        copied=(_compressed_mask(1.0),) if rules.compressed_mask and model.family not in GLM_FAMILIES else (),
         begun=() if kind == DENSE else _experts_begun(model, width),
         rebuilt=(*rebuilt, Tensor("layer input, freed", -hidden, "sequence", width)),
         rebuilt_next=() if kind == DENSE else _experts_rebuilt_next(model, width),
@@ -315,7 +316,10 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     stage: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
     start: tuple[Tensor, ...] = ()
-    if rules.compressed_mask:
+    glm = legacy and model.family in GLM_FAMILIES
+    if glm:
+        constant = (Tensor("triangle and one mask for all batches", seq * seq, "once", 4.0 + 1.0),)
+    elif rules.compressed_mask:
         constant = (_compressed_mask(float(model.layers)),)
     else:
         per_chunk.append(Tensor("triangle", seq * seq, "once", width))
@@ -328,7 +332,7 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     losses = 1.0 + model.mtp_layers
     return EndTensors(
         stage=stage,
-        first=(Tensor("embedding in float32", hidden, "sequence", _FLOAT - width),) if legacy else (),
+        first=(Tensor("embedding in float32", hidden, "sequence", _FLOAT - width),) if legacy and not glm else (),
         last=(
             Tensor("final norm input in float32", hidden, "sequence", _FLOAT),
             Tensor("head input", hidden, "whole", _FLOAT if legacy else width),
@@ -352,5 +356,6 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
             Tensor("product and its negative of the last loss", 2.0 * vocab, "tensor", _FLOAT),
         ),
         head_backward=() if rules.vocabulary_split else _whole_gradient(vocab, width),
+        split_loss=(Tensor("labels in float32", vocab, "tensor", _FLOAT),),
         exchange=() if legacy else _exchange(vocab, width),
     )

@@ -19,6 +19,10 @@ from planner.model.records import DTYPE_BYTES, Workload
 LEAST_COMPRESSED_SEQ: Final = 2048
 
 
+#: Families of MindFormers' legacy ChatGLM2 network, which keeps other tensors than the legacy Llama network.
+GLM_FAMILIES: Final = frozenset({"glm", "glm4", "chatglm"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRules:
     """Memory layout of one framework.

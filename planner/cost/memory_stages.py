@@ -214,7 +214,7 @@ def in_flight_CVS(table: Strategies) -> FloatArray:
     * gpipe: m.  1f1b: ``min(m, p - s)``.
     * interleaved (Megatron-LM, arXiv 2104.04473, and MindSpore's pipeline_interleave): at most
       ``(v - 1) p + 2 (p - s) - 1`` chunk passes: p of each chunk, the rest of the last and, beyond p, of the first.
-    * zero_bubble_v (arXiv 2405.15362): at most 2p - s passes of chunk 0 and s + 1 of chunk 1.
+    * zero_bubble_v (arXiv 2405.15362): at most 2p passes on every stage, s + 1 of them of chunk 1.
     * seqpipe: as interleaved.
     """
     stage = np.arange(table.stages)[None, :]
@@ -228,7 +228,7 @@ def in_flight_CVS(table: Strategies) -> FloatArray:
     for v in range(table.layers_CVS.shape[1]):
         last = v == vpp - 1
         chunk = np.where(last, np.minimum(pp, rest), pp) + (np.maximum(rest - pp, 0) if v == 0 else 0)
-        bent = np.where(v == 0, 2 * pp - stage, stage + 1) if v < 2 else 0
+        bent = np.where(v == 0, 2 * pp - stage - 1, stage + 1) if v < 2 else 0
         chunk = np.where(v_shape, np.minimum(bent, 2 * pp), chunk)
         chunk = np.where(vpp > 1, np.where(gpipe, micro, np.minimum(micro, chunk)), single)
         out[:, v] = np.where((v < vpp) & (stage < pp), np.maximum(chunk, 0), 0)

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from planner.cost.memory_megatron import weight_shapes
-from planner.cost.memory_rules import MemoryRules, bytes_of
+from planner.cost.memory_rules import GLM_FAMILIES, MemoryRules, bytes_of
 from planner.cost.memory_stages import StageLayers, head_stage
 from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
 from planner.model.operators import (
@@ -126,7 +126,7 @@ def _dot(counts: _Classes, size: Mapping[str, FloatArray | float]) -> FloatArray
 
 def stored(model: Model, workload: Workload, table: Strategies, layers: StageLayers, rules: MemoryRules) -> Stored:
     """Parameters, gradients, optimizer states and their buffers of every stage."""
-    weights, copies = _weights(model, table, layers, rules), _copies(table, rules)
+    weights, copies = _weights(model, table, layers, rules), _copies(model, table, rules)
     sharded = table.zero_level >= (1 if rules.sharded_weights else 3)
     zero = np.zeros(table.layers_CS.shape)
     static = {
@@ -186,7 +186,8 @@ def _weights(model: Model, table: Strategies, layers: StageLayers, rules: Memory
     last["norms"] = last["norms"] + final_norm_parameters(model).replicated
     if model.tied_embeddings:
         head = Shards(tp=embedding.tp)
-    last["head"] = head.tp / head_split * ((table.pp > 1) if model.tied_embeddings else 1)
+    apart = table.dp * table.cp if _is_glm(model, rules) else 1
+    last["head"] = head.tp / head_split / apart * ((table.pp > 1) if model.tied_embeddings else 1)
     own_stage = head_stage(table) > 0
     last["embedding"] = table_of * (own_stage & (model.mtp_layers > 0))
     return _Weights(
@@ -203,10 +204,12 @@ def _table_split(model: Model, table: Strategies, rules: MemoryRules) -> IntArra
     """Ranks over which the embedding table is split, shape (C,).
 
     Legacy networks of MindFormers split it over context-parallel ranks as well (``LlamaEmbedding.shard``), and not at
-    all where the vocabulary cannot be divided so.
+    all where the vocabulary cannot be divided so.  GLM networks do not split it, but share it (`_copies`).
     """
     if rules.name != "mindformers-legacy":
         return table.tp
+    if model.family in GLM_FAMILIES:
+        return np.ones_like(table.tp)
     over = table.tp * table.cp
     return np.where((model.vocab % over == 0) & ~_whole_vocabulary(table, rules), over, 1)
 
@@ -245,25 +248,30 @@ def _predicted(model: Model, rules: MemoryRules) -> dict[str, float]:
     return {name: model.mtp_layers * number for name, number in module.items()}
 
 
-def _copies(table: Strategies, rules: MemoryRules) -> _Classes:
+def _is_glm(model: Model, rules: MemoryRules) -> bool:
+    return rules.name == "mindformers-legacy" and model.family in GLM_FAMILIES
+
+
+def _copies(model: Model, table: Strategies, rules: MemoryRules) -> _Classes:
     """Ranks that share one copy of each class, shape (C,).
 
     MindSpore shares a weight over all ranks that hold the same slice, so tp adds to those of a weight it does not
-    split; norms stay below the size from which it shares, and legacy networks exempt the embedding table.
+    split; norms stay below the size from which it shares, and legacy networks exempt the embedding table.  GLM networks
+    share the table over all ranks of a stage, and split the head over them.
     """
     ranks, tp = table.dp * table.cp, table.tp
     shard = table.optimizer_shard.astype(np.float64)
     experts = np.maximum(ranks * (1 if rules.expert_tensor_parallel else tp) / table.ep, 1.0)
     experts = np.where(table.optimizer_shard >= ranks, experts, np.minimum(shard, experts))
-    mindspore = rules.sharded_weights
+    mindspore, glm = rules.sharded_weights, _is_glm(model, rules)
     one = np.ones_like(shard)
     return {
         "split": shard,
         "whole": shard * tp if mindspore else shard,
         "norms": one if mindspore else shard,
         "experts": experts,
-        "embedding": one if rules.name == "mindformers-legacy" else shard,
-        "head": np.where(_whole_vocabulary(table, rules), shard * tp, shard),
+        "embedding": ranks * tp * one if glm else one if rules.name == "mindformers-legacy" else shard,
+        "head": one if glm else np.where(_whole_vocabulary(table, rules), shard * tp, shard),
     }
 
 

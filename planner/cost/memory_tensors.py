@@ -142,6 +142,8 @@ class EndTensors:
         Kept by an MTP module beside its layer, and where the module is recomputed.
     loss : tuple of Tensor
         Alive in addition at the loss.
+    split_loss : tuple of Tensor
+        Alive beside ``loss`` where a schedule splits the backward pass.
     head_backward : tuple of Tensor
         Alive in addition in the backward pass of the output projection.
     exchange : tuple of Tensor
@@ -162,6 +164,7 @@ class EndTensors:
     predictor: tuple[Tensor, ...] = ()
     predictor_full: tuple[Tensor, ...] = ()
     loss: tuple[Tensor, ...] = ()
+    split_loss: tuple[Tensor, ...] = ()
     head_backward: tuple[Tensor, ...] = ()
     exchange: tuple[Tensor, ...] = ()
     lookup: tuple[Tensor, ...] = ()

@@ -139,6 +139,25 @@ def test_short_sequences_have_no_compressed_mask():
         assert (found[0].peak_bytes[0] == found[1].peak_bytes[0]) == same
 
 
+def test_split_backward_passes_hold_a_fifth_tensor_at_the_loss():
+    """Zero bubble: labels in float32 beside the four tensors of tokens x vocabulary / tp."""
+    v_shape = plan(((1, 1), (1, 1)), tp=2, schedule="zero_bubble_v", micro_batches=4)
+    assert one(dense(4), work(), v_shape).terms["logits_loss"][0, 0] == 5 * 4 * 4096 * 32000 / 2
+
+
+def test_glm_shares_its_tables_over_all_ranks_of_a_stage():
+    """Legacy ChatGLM2: the table over dp tp, its accumulated gradient whole; the head split over them."""
+    attention = Attention(heads=16, kv_heads=2, head_dim=64, v_head_dim=64)
+    model = dense(2, family="glm", attention=attention)
+    found = one(model, work("mindformers-legacy"), plan(((1, 1),), dp=2, tp=2, optimizer_shard=2, micro_batches=2))
+    layer, table, norms = (2 * 1024 * 1024 + 2 * 1024 * 128 + 3 * 1024 * 3072) / 2, 32000 * 1024, 2 * 1024
+    assert found.terms["parameters"][0].tolist() == [
+        4 * (layer / 2 + norms + table / 4),
+        4 * (layer / 2 + norms + 1024 + table / 4),
+    ]
+    assert found.terms["gradients"][0].tolist() == [4 * (layer + norms + table), 4 * (layer + norms + 1024 + table / 4)]
+
+
 def test_update_casts_a_sixteen_bit_embedding_before_the_first_pass():
     for framework in ("mindformers", "mindformers-legacy"):
         model = dense(attention=Attention(heads=16, kv_heads=8, head_dim=64, v_head_dim=64))
@@ -281,10 +300,10 @@ def test_masks_of_the_whole_sequence_cost_what_the_compiler_plans():
         (plan(((2, 2, 2, 2),), micro_batches=8, schedule="gpipe"), [[8, 8, 8, 8]]),
         # v = 2, p = 4: (v - 1) p + 2 (p - s) - 1 = 11, 9, 7, 5 chunk passes
         (plan(((1, 1, 1, 1), (1, 1, 1, 1)), micro_batches=8), [[7, 5, 4, 4], [4, 4, 3, 1]]),
-        # a V of 2 chunks and 4 stages: 2p - s of the first chunk, s + 1 of the second, 9 in all
+        # a V of 2 chunks and 4 stages: s + 1 of the second chunk, 2p = 8 in all
         (
             plan(((1, 1, 1, 1), (1, 1, 1, 1)), micro_batches=16, schedule="zero_bubble_v"),
-            [[8, 7, 6, 5], [1, 2, 3, 4]],
+            [[7, 6, 5, 4], [1, 2, 3, 4]],
         ),
     ],
 )
