@@ -46,7 +46,7 @@ def _check_folder(folder: Path, devices: int | None) -> tuple[Finding, ...]:
     if not files:
         raise SpecError(f"{folder} holds no file to check ({', '.join(_SUFFIXES)}).")
     plan = plans.load(folder / "plan.json") if (folder / "plan.json").is_file() else None
-    found: list[Finding] = []
+    found = _started(folder, plan) if plan else []
     for file in files:
         if file.suffix == ".json":
             continue
@@ -54,6 +54,19 @@ def _check_folder(folder: Path, devices: int | None) -> tuple[Finding, ...]:
         if plan and file.name in ("pretrain.yaml", "pretrain.sh", "pretrain.py"):
             found += _against_plan(file, plan)
     return tuple(found)
+
+
+def _started(folder: Path, plan: Plan) -> list[Finding]:
+    """The launch script beside a plan.json starts as many workers as the plan has devices."""
+    script = folder / "launch.sh"
+    workers = workers_beside(script)
+    if workers in (None, plan.devices):
+        return []
+    text = read_text(script)
+    line = text.count("\n", 0, text.index(f"--worker_num={workers}")) + 1
+    why = f"{workers} workers are started, but plan.json is for {plan.devices} devices."
+    fix = f"Make worker_num {plan.devices}."
+    return [Finding(file=str(script), line=line, rule="device-product", why=why, fix=fix)]
 
 
 def _check_file(path: Path, devices: int | None) -> list[Finding]:

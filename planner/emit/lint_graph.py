@@ -6,11 +6,13 @@ tried with MindFormers 1.9.0 and 2.0.0.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from planner.emit.findings import UNREAL_NAMES, Finding, known_keys, nearest
 from planner.emit.lint_layout import LAYOUT_RULES
+from planner.emit.lint_run import RUN_RULES
 from planner.emit.lint_values import VALUE_RULES
 from planner.emit.lint_view import View, count, divisors
 from planner.emit.safeyaml import Document
@@ -19,6 +21,7 @@ from planner.model.records import DTYPE_BYTES
 from planner.units import GIB, parse_bytes
 
 _MOST_MEMORY: Final = 59 * GIB
+_MEMORY: Final = re.compile(r"[1-9][0-9]*\.?[0-9]*GB|0\.[0-9]*GB")  # mindspore/context.py
 _TRAINABLE: Final = ("qwen3", "qwen3_moe", "deepseek_v3", "telechat3", "telechat3_moe")
 
 
@@ -272,6 +275,11 @@ def _memory(v: View) -> Iterator[Finding]:
             limits[key] = parse_bytes(str(value))
         except PlannerError as error:
             yield v.finding(("context", key), "memory-limit", str(error), "Write it like 58GB.")
+            continue
+        if not (isinstance(value, str) and _MEMORY.fullmatch(value)):
+            del limits[key]
+            why = f"{key} {value!r} is refused by MindSpore, which takes a text of digits and GB alone."
+            yield v.finding(("context", key), "memory-limit", why, "Write it like 58GB.")
     most = limits.get("max_device_memory")
     if most is not None and most > _MOST_MEMORY:
         why = "a 64 GB card shows about 61 GB, and HCCL buffers and the runtime need their share outside the pool."
@@ -297,6 +305,7 @@ RULES: Final[tuple[Callable[[View], Iterator[Finding]], ...]] = (
     _batches,
     *LAYOUT_RULES,
     *VALUE_RULES,
+    *RUN_RULES,
     _optimizer,
     _dataset,
     _memory,

@@ -48,7 +48,7 @@ _CARDS_OF_A_NODE: Final = 8
 
 def check(document: Document, devices: int | None = None) -> list[Finding]:
     """All faults of a PyNative file."""
-    found = [*_keys(document), *_rules(document)]
+    found = [*_keys(document), *_rules(document), *_mode(document)]
     try:
         read_pynative(document, devices=devices)
     except PlannerError as error:
@@ -142,6 +142,13 @@ def _rules(document: Document) -> Iterator[Finding]:
     if "exclude_op" in _section(document, "recompute"):
         why = "exclude_op is a list in 2.0.0 and a mapping in 2.1.0."
         yield _finding(document, ("recompute", "exclude_op"), "version-dependent", why, "Leave it out.")
+
+
+def _mode(document: Document) -> Iterator[Finding]:
+    mode = _section(document, "context").get("mode", 1)
+    if mode != 1 or isinstance(mode, bool):
+        why = f"mode {mode!r} is not PyNative mode, which these sections belong to."
+        yield _finding(document, ("context", "mode"), "run-mode", why, "Write 1.")
 
 
 def _groups(document: Document, *, tp: int, cp: int, ep: int, shard: int) -> Iterator[Finding]:

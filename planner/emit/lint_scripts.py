@@ -20,6 +20,13 @@ MSRUN_OPTIONS: Final = frozenset(
     "--bind_core --bind_numa --sim_level --sim_rank_id --rank_table_file --worker_log_name --tail_worker_log "
     "--help".split()
 )
+#: Keys of MS_ALLOC_CONF in MindSpore's list of environment variables.
+_ALLOCATOR: Final = (
+    "enable_vmm", "vmm_align_size", "memory_tracker", "memory_tracker_path", "acl_allocator", "somas_whole_block",
+    "simple_tracker",
+)  # fmt: skip
+#: What msrun's parser takes for options with a choice.
+_CHOICES: Final = {"--join": ("True", "False"), "--sim_level": ("0", "1", "2", "3")}
 _LAUNCHER_ARGUMENTS: Final = (1, 2, 6, 9)
 _TYPO_LETTERS: Final = 2
 _PROGRAM: Final = re.compile(r"\.py$")
@@ -36,7 +43,7 @@ def check_shell(text: str, source: str, devices: int | None = None) -> list[Find
     if is_script(text):
         result += _megatron(text, source, devices)
     if any(word.text.rsplit("/", 1)[-1] == "msrun" for word in found):
-        result += _msrun(found, source)
+        result += [*_msrun(found, source), *_simulated(found, source)]
     result += _launcher(text, source)
     return sorted(result)
 
@@ -52,16 +59,38 @@ def _environment(found: list[Word], source: str) -> Iterator[Finding]:
                 why="PYTORCH_NPU_ALLOC_CONF belongs to torch_npu; MindSpore does not read it.",
                 fix="Use MS_ALLOC_CONF, for instance enable_vmm:true.",
             )
-        if word.text.startswith("HCCL_BUFFSIZE="):
-            value = word.text.partition("=")[2]
-            if value.isdigit() and int(value) < 1:
-                yield Finding(
-                    file=source,
-                    line=word.line,
-                    rule="hccl-buffer",
-                    why="HCCL_BUFFSIZE is in MB, at least 1.",
-                    fix="Use 200.",
-                )
+        yield from _variable(word, source)
+
+
+def _variable(word: Word, source: str) -> Iterator[Finding]:
+    """Values of environment variables, where the script says them."""
+    name, _, value = word.text.partition("=")
+    if not value or "$" in value:
+        return
+    whole = value.isdecimal() and value.isascii()
+    if name == "HCCL_BUFFSIZE" and not (whole and int(value) >= 1):
+        why, fix = "HCCL_BUFFSIZE is a whole number of MB, at least 1.", "Use 200."
+        yield Finding(file=source, line=word.line, rule="hccl-buffer", why=why, fix=fix)
+    if name in ("HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT") and not whole:
+        why = f"{name} {value} is no whole number of seconds."
+        yield Finding(file=source, line=word.line, rule="hccl-timeout", why=why, fix="Write digits alone, e.g. 7200.")
+    if name == "MS_ALLOC_CONF":
+        for key in (part.partition(":")[0].strip() for part in value.split(",")):
+            near = difflib.get_close_matches(key, _ALLOCATOR, 1, 0.8)
+            if key not in _ALLOCATOR and near:
+                why = f"MS_ALLOC_CONF has no {key}."
+                yield Finding(file=source, line=word.line, rule="allocator", why=why, fix=f"Did you mean {near[0]}?")
+
+
+def _simulated(found: list[Word], source: str) -> Iterator[Finding]:
+    """A simulation level left in a script that trains; scripts that say so by their name are left alone."""
+    if re.search(r"dry|sim", source.rsplit("/", 1)[-1].lower()):
+        return
+    for word in found:
+        if re.fullmatch(r"MS_SIMULATION_LEVEL=[0-3]", word.text):
+            why = "with MS_SIMULATION_LEVEL the job compiles and simulates, but trains nothing."
+            fix = "Remove it, or name the script a dry run."
+            yield Finding(file=source, line=word.line, rule="simulation", why=why, fix=fix)
 
 
 def _msrun(found: list[Word], source: str) -> Iterator[Finding]:
@@ -76,6 +105,7 @@ def _msrun(found: list[Word], source: str) -> Iterator[Finding]:
             yield Finding(file=source, line=word.line, rule="msrun-option", why=why, fix=nearest(name, MSRUN_OPTIONS))
         if value.isdigit():
             numbers[name] = int(value)
+        yield from _msrun_value(word, source)
     total, local = numbers.get("--worker_num", 8), numbers.get("--local_worker_num", 8)
     if local < 1 or total % local:
         yield Finding(
@@ -94,6 +124,20 @@ def _msrun(found: list[Word], source: str) -> Iterator[Finding]:
             why=f"master_port {port} is refused.",
             fix="1024 to 65535.",
         )
+
+
+def _msrun_value(word: Word, source: str) -> Iterator[Finding]:
+    name, _, value = word.text.partition("=")
+    if not value or "$" in value:
+        return
+    legal = _CHOICES.get(name)
+    if legal and value not in legal:
+        why = f"msrun refuses {name} {value}."
+        yield Finding(file=source, line=word.line, rule="msrun-option", why=why, fix=f"Legal: {', '.join(legal)}.")
+    bound = name in ("--bind_core", "--bind_numa")
+    if bound and value.lower() not in ("true", "false") and not re.search(r"^\{|\.json$", value):
+        why = f"msrun refuses {name} {value}."
+        yield Finding(file=source, line=word.line, rule="msrun-option", why=why, fix="Write True, False or a JSON map.")
 
 
 def _launcher(text: str, source: str) -> Iterator[Finding]:

@@ -83,6 +83,10 @@ def _model(v: View) -> Iterator[Finding]:
     if vocabulary and vocabulary % v.tp:
         why = f"model_parallel {v.tp} does not divide {vocabulary} tokens, so every rank holds the whole embedding."
         yield v.finding(("model", "model_config", "vocab_size"), "vocabulary", why, f"Pad to a multiple of {v.tp}.")
+    width = v.size("intermediate_size")
+    if width % v.tp:
+        why = f"model_parallel {v.tp} does not divide an MLP of width {width}; MindSpore stops when it compiles."
+        yield v.finding(("model", "model_config", "intermediate_size"), "mlp-width", why, f"Use a multiple of {v.tp}.")
 
 
 VALUE_RULES: Final[tuple[Callable[[View], Iterator[Finding]], ...]] = (_types, _required, _experts, _model)

@@ -67,6 +67,13 @@ class Arguments:
             raise _UnknownError  # said by the rule about values
         return int(value)
 
+    def real(self, name: str) -> float:
+        """Number of a flag."""
+        try:
+            return float(self.text(name))
+        except ValueError:
+            raise _UnknownError from None  # said by the rule about values
+
     @property
     def tp(self) -> int:
         """Tensor-parallel degree."""
@@ -411,6 +418,17 @@ def _optimizer(a: Arguments) -> Iterator[Broken]:
         yield _conflict("--fp16", "and --bf16 exclude each other", "Keep one.")
 
 
+def _sizes(a: Arguments) -> Iterator[Broken]:
+    """Pairs that ``validate_args`` of Megatron-LM compares."""
+    positions, seq = "--max-position-embeddings", "--seq-length"
+    if a.has(positions) and a.has(seq) and a.number(positions) < a.number(seq):
+        why = f"{a.number(positions)} is below --seq-length {a.number(seq)}."
+        yield _broken(positions, "sequence-length", why, f"At least {a.number(seq)}.")
+    if a.has("--lr") and a.has("--min-lr") and a.real("--min-lr") > a.real("--lr"):
+        why = f"{a.text('--min-lr')} is above --lr {a.text('--lr')}."
+        yield _broken("--min-lr", "learning-rate", why, "At most --lr.")
+
+
 def _swap(a: Arguments) -> Iterator[Broken]:
     if not a.has("--swap-attention"):
         return
@@ -452,6 +470,7 @@ RULES: Final[tuple[Callable[[Arguments], Iterator[Broken]], ...]] = (
     _experts,
     _recompute,
     _optimizer,
+    _sizes,
     _swap,
     _dualpipe,
 )

@@ -108,12 +108,24 @@ def optimizer(plan: Plan) -> list[Entry]:
         Entry("warmup_ratio", 0.01),
         Entry("total_steps", -1, "-1: as many as the data set gives"),
     ]
-    wrapper = [Entry("type", "MFTrainOneStepCell"), Entry("scale_sense", 1.0), Entry("use_clip_grad", True)]
+    wrapper = [Entry("type", "MFTrainOneStepCell"), _loss_scale(plan), Entry("use_clip_grad", True)]
     return [
         Entry("optimizer", entries, above="Optimizer and learning rate"),
         Entry("lr_schedule", schedule),
         Entry("runner_wrapper", wrapper),
     ]
+
+
+def _loss_scale(plan: Plan) -> Entry:
+    if plan.workload.compute_dtype != "float16":
+        return Entry("scale_sense", 1.0)
+    dynamic = [
+        Entry("type", "DynamicLossScaleUpdateCell"),
+        Entry("loss_scale_value", 65536),
+        Entry("scale_factor", 2, "divided by it on overflow, multiplied after scale_window steps without"),
+        Entry("scale_window", 1000),
+    ]
+    return Entry("scale_sense", dynamic)
 
 
 def samples(plan: Plan) -> int:

@@ -179,7 +179,8 @@ def matrix() -> dict[str, Plan]:
         "llama-seqpipe": plan(llama, dp=2, tp=2, pp=2, vpp=2, schedule="seqpipe"),
         "llama-zero3-swap": plan(llama, dp=4, tp=2, zero_level=3, swap_optimizer=True, full=8),
         "llama-fp16": plan(
-            llama, dp=2, pp=2, workload=Workload(seq=2048, global_batch=1, params_dtype="float16")
+            llama, dp=2, pp=2,
+            workload=Workload(seq=2048, global_batch=1, params_dtype="float16", compute_dtype="float16"),
         ),
         "mistral": plan(replace(llama, family="mistral"), dp=2, tp=2, pp=2, selective=(2, 0)),
         "qwen3-pp3": plan(replace(qwen, layer_kinds=(DENSE,) * 10), tp=2, pp=3, layers=((3, 4, 3),), full=(1, 0, 0)),

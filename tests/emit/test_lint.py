@@ -50,6 +50,9 @@ BROKEN = {
         (QWEN, "pretrain.yaml", "  micro_batch_num: 8", "  micro_batch_num: 0"),
         (QWEN, "pretrain.yaml", "  use_seq_parallel: True", "  use_seq_parallel: 1"),
         (QWEN, "pretrain.yaml", "recompute_slice_activation: False", 'recompute_slice_activation: "no"'),
+        (QWEN, "pretrain.yaml", "  gradients_mean: False", '  gradients_mean: "false"'),
+        (QWEN, "pretrain.yaml", "  batch_size: 1 ", "  batch_size: 0 "),
+        (QWEN, "pretrain.yaml", "  weight_decay: 0.1", '  weight_decay: 0.1\n  swap: "yes"'),
     ],
     "missing-type": [
         (QWEN, "pretrain.yaml", '  type: "AdamW"', '  kind: "AdamW"'),
@@ -58,6 +61,7 @@ BROKEN = {
     "model-value": [
         (QWEN, "pretrain.yaml", 'position_embedding_type: "rope"', 'position_embedding_type: "ropes"')
     ],
+    "mlp-width": [(QWEN, "pretrain.yaml", "intermediate_size: 3072", "intermediate_size: 3071")],
     "vocabulary": [(QWEN, "pretrain.yaml", "vocab_size: 32000", "vocab_size: 32001")],
     "use-legacy": [
         (QWEN, "pretrain.yaml", "use_legacy: False", "# use_legacy"),
@@ -72,7 +76,28 @@ BROKEN = {
         (QWEN, "pretrain.yaml", "hidden_dropout: 0.0", "hidden_dropout: 0"),
         (QWEN, "pretrain.yaml", "hidden_dropout: 0.0", "hidden_dropout: 1.0"),
     ],
-    "data-type": [(QWEN, "pretrain.yaml", 'compute_dtype: "bfloat16"', 'compute_dtype: "bfloat"')],
+    "data-type": [
+        (QWEN, "pretrain.yaml", 'compute_dtype: "bfloat16"', 'compute_dtype: "bfloat"'),
+        (QWEN, "pretrain.yaml", 'params_dtype: "float32"', 'params_dtype: "float16"'),
+        (LLAMA, "pretrain.yaml", 'param_init_type: "float32"', 'param_init_type: "fp16"'),
+    ],
+    "loss-scale": [(QWEN, "pretrain.yaml", 'compute_dtype: "bfloat16"', 'compute_dtype: "float16"')],
+    "run-mode": [
+        (QWEN, "pretrain.yaml", 'run_mode: "train"', 'run_mode: "training"'),
+        (QWEN, "pretrain.yaml", "  mode: 0 ", "  mode: 1 "),
+        (QWEN, "pretrain.yaml", '  device_target: "Ascend"', '  device_target: "GPU"'),
+        (QWEN, "pretrain.yaml", '    jit_level: "O0"', '    jit_level: "O3"'),
+        (LLAMA, "pretrain.yaml", "  parallel_mode: 1 ", "  parallel_mode: 0 "),
+    ],
+    "class-name": [
+        (QWEN, "pretrain.yaml", '  type: "AdamW"', '  type: "Adamw"'),
+        (QWEN, "pretrain.yaml", "CausalLanguageModelingTrainer", "CausalLanguageModelTrainer"),
+        (QWEN, "pretrain.yaml", "CosineWithWarmUpLR", "CosineWithWarmupLR"),
+    ],
+    "learning-rate": [
+        (QWEN, "pretrain.yaml", "warmup_ratio: 0.01", "warmup_ratio: 5"),
+        (QWEN, "pretrain.yaml", "lr_end: 1.0e-5", "lr_end: 1.0e-3"),
+    ],
     "micro-batches-below-stages": [(QWEN, "pretrain.yaml", "micro_batch_num: 8", "micro_batch_num: 1")],
     "batch-ignored": [
         (QWEN, "pretrain.yaml", "gradient_accumulation_steps: 1", "gradient_accumulation_steps: 4"),
@@ -130,6 +155,7 @@ BROKEN = {
         (LATENT, "pretrain.yaml", "expert_parallel: 4", "expert_parallel: 3"),
         (LATENT, "pretrain.yaml", "expert_parallel: 4", "expert_parallel: 16"),
         (LATENT, "pretrain.yaml", '"alltoall"', '"alltoall_deredundency"'),
+        (LATENT, "pretrain.yaml", "num_experts_per_tok: 4", "num_experts_per_tok: 17"),
         (QWEN, "pretrain.yaml", "  model_parallel: 2", "  model_parallel: 2\n  expert_parallel: 2"),
     ],
     "mtp-modules": [(LATENT, "pretrain.yaml", "num_nextn_predict_layers: 1", "num_nextn_predict_layers: 2")],
@@ -155,12 +181,24 @@ BROKEN = {
         (QWEN, "pretrain.yaml", 'max_device_memory: "58GB"', 'max_device_memory: "62GB"'),
         (QWEN, "pretrain.yaml", 'mempool_block_size: "58GB"', 'mempool_block_size: "59GB"'),
         (QWEN, "pretrain.yaml", 'max_device_memory: "58GB"', 'max_device_memory: "58 parsec"'),
+        (QWEN, "pretrain.yaml", 'max_device_memory: "58GB"', 'max_device_memory: "58G"'),
+        (QWEN, "pretrain.yaml", 'max_device_memory: "58GB"', 'max_device_memory: "58GiB"'),
+        (QWEN, "pretrain.yaml", 'max_device_memory: "58GB"', "max_device_memory: 58"),
     ],
-    "device-product": [(QWEN, "pretrain.yaml", "  pipeline_stage: 2", "  pipeline_stage: 4")],
+    "device-product": [
+        (QWEN, "pretrain.yaml", "  pipeline_stage: 2", "  pipeline_stage: 4"),
+        (QWEN, "launch.sh", "--worker_num=8", "--worker_num=16"),
+    ],
     "plan-differs": [(QWEN, "pretrain.yaml", "micro_batch_num: 8", "micro_batch_num: 4")],
+    "hccl-buffer": [(QWEN, "launch.sh", "HCCL_BUFFSIZE:-", "HCCL_BUFFSIZE:-0x")],
+    "hccl-timeout": [(QWEN, "launch.sh", "HCCL_EXEC_TIMEOUT:-7200", "HCCL_EXEC_TIMEOUT:-2h")],
+    "allocator": [(QWEN, "launch.sh", "enable_vmm:true", "enable_vmn:true")],
+    "simulation": [(QWEN, "launch.sh", "export GLOG_v=", "export MS_SIMULATION_LEVEL=1\nexport GLOG_v=")],
     "torch-variable": [(QWEN, "launch.sh", "export GLOG_v=", "export PYTORCH_NPU_ALLOC_CONF=x\nexport GLOG_v=")],
     "msrun-option": [
         (QWEN, "launch.sh", "--join=True", "--joined=True"),
+        (QWEN, "launch.sh", "--join=True", "--join=true"),
+        (QWEN, "launch.sh", "--bind_core=True", "--bind_core=yes"),
         (QWEN, "launch.sh", '"${MASTER_PORT:-8118}"', "80"),
     ],
     "msrun-launcher": [
@@ -356,6 +394,7 @@ PYNATIVE = plan(
         ("hidden-act", 'hidden_act: "silu"', 'hidden_act: "swiglu"'),
         ("pipeline-scheduler", 'pipeline_parallel_schedule: "1f1b"', 'pipeline_parallel_schedule: "dualpipe"'),
         ("recompute-form", 'mode: "full"', "mode: null"),
+        ("run-mode", "  mode: 1 ", "  mode: 0 "),
         ("recompute-form", 'mode: "full"', 'mode: "some"'),
         ("version-dependent", 'mode: "full"', 'mode: "full"\n  exclude_op: ["matmul"]'),
         ("duplicate-key", "  deterministic: False", "  deterministic: False\n  seed: 42"),

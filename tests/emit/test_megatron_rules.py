@@ -60,6 +60,9 @@ BROKEN = [
     ("flag-conflict", "--tp-2d", MOE_FLAGS, "--bf16", "--bf16 --tp-2d --tp-x 2 --tp-y 1"),
     # batch
     ("batch-remainder", "--global-batch-size", DENSE_FLAGS, "--global-batch-size 256", "--global-batch-size 255"),
+    # sizes
+    ("sequence-length", "--max-position-embeddings", DENSE_FLAGS, "--bf16", "--bf16 --max-position-embeddings 2048"),
+    ("learning-rate", "--min-lr", DENSE_FLAGS, "--bf16", "--bf16 --lr 1e-4 --min-lr 1e-3"),
     # pipeline
     ("layers-dropped", "--num-layers", DENSE_FLAGS, "--num-layers 32", "--num-layers 30"),
     ("layers-dropped", "--num-layers-per-virtual-pipeline-stage", DENSE_FLAGS, "--bf16",
