@@ -135,7 +135,12 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Layers:
-    """Sums over the layers of a stage for one choice of recompute, shape (C, S) [bytes]."""
+    """Sums over the layers of a stage for one choice of recompute, shape (C, S) [bytes].
+
+    ``kept`` holds all micro-batches in flight, ``dispatch`` its part of routed tokens; ``gathered`` are experts that
+    recomputed layers gather again, ``constants`` their masks; ``forward`` and ``backward`` are the widest places, the
+    latter of a recomputed layer where ``recomputed``.
+    """
 
     kept: FloatArray
     gathered: FloatArray
@@ -267,7 +272,7 @@ def _peak_CS(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> FloatA
 
 
 def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _Layers:
-    """Sums over layers."""
+    """What the layers of each stage add up to when the first ``full_CS`` are recomputed whole, the next selectively."""
     layers = parts.layers
     whole_at, some_at, all_at = (layers.places(n) for n in (full_CS, full_CS + selective_CS, parts.layers_CS))
     kept, forward = np.zeros(full_CS.shape), np.zeros(full_CS.shape)

@@ -219,17 +219,26 @@ def _backward_first(model: Model, width: float) -> tuple[Tensor, ...]:
     )
 
 
+def _rotated(model: Model) -> float:
+    """Width of a head that is rotated by position."""
+    return float(model.attention.qk_rope_dim or model.attention.head_dim)
+
+
+def _own_rotation(model: Model) -> Tensor:
+    """Cosine and sine that a recomputed layer makes for itself."""
+    return Tensor("cosine and sine of its own", _rotated(model), "whole", _FLOAT)
+
+
 def _rebuilt(model: Model, widths: tuple[float, float]) -> tuple[Tensor, ...]:
     """Alive where a recomputed layer has passed its activation: its product is not rebuilt yet, three gradients are."""
-    hidden, rope = float(model.hidden), float(model.attention.qk_rope_dim or model.attention.head_dim)
-    inner, width = widths
+    hidden, (inner, width) = float(model.hidden), widths
     return (
         Tensor("gradient received", hidden, "sequence", inner),
         Tensor("output sent and its copy", 2.0 * hidden, "sequence", width),
         Tensor("gathered gradient", hidden, "whole", width),
         Tensor("gradients of product, activation and gate", 3.0 * model.ffn, "tensor", inner),
         Tensor("product, not rebuilt", -float(model.ffn), "tensor", width),
-        Tensor("cosine and sine of its own", rope, "whole", _FLOAT),
+        _own_rotation(model),
     )
 
 
@@ -241,9 +250,7 @@ def _experts_rebuilt(model: Model, width: float) -> tuple[Tensor, ...]:
     """
     assert model.moe is not None
     moe, hidden = model.moe, float(model.hidden)
-    own = Tensor(
-        "cosine and sine of its own", float(model.attention.qk_rope_dim or model.attention.head_dim), "whole", _FLOAT
-    )
+    own = _own_rotation(model)
     if moe.shared_ffn:
         return (
             own,
@@ -272,12 +279,7 @@ def _experts_rebuilt_next(model: Model, width: float) -> tuple[Tensor, ...]:
     assert model.moe is not None
     hidden = float(model.hidden)
     return (
-        Tensor(
-            "cosine and sine of its own",
-            float(model.attention.qk_rope_dim or model.attention.head_dim),
-            "whole",
-            _FLOAT,
-        ),
+        _own_rotation(model),
         Tensor(
             "repeated gradient and product, two zero-filled targets, output before exchange",
             5.0 * hidden,
@@ -310,9 +312,8 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     hidden, vocab, seq = float(model.hidden), float(model.vocab), float(workload.seq)
     width = bytes_of(workload.compute_dtype)
     legacy = rules.name == "mindformers-legacy"
-    rope = float(model.attention.qk_rope_dim or model.attention.head_dim)
     constant: tuple[Tensor, ...] = ()
-    per_chunk = [Tensor("cosine and sine", 2.0 * rope * seq, "once", _FLOAT)]
+    per_chunk = [Tensor("cosine and sine", 2.0 * _rotated(model) * seq, "once", _FLOAT)]
     stage: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
     start: tuple[Tensor, ...] = ()

@@ -92,6 +92,17 @@ class MemoryRules:
     frozen_weights: bool = False
 
 
+#: PyTorch with sharded parameters; logits, their float32 copy, log-softmax and gradient.
+_FSDP: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "name": "fsdp",
+        "fused_swiglu": False,
+        "gradient_placeholders": False,
+        "fused_cross_entropy": False,
+        "loss_copies": 3.0,
+    }
+)
+
 #: ``Workload.switches`` and what each changes.
 SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
@@ -102,23 +113,9 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "selective-legacy": {"selective_legacy": True},  # releases up to 1.5, see docs/memory.md
         "whole-vocabulary": {"vocabulary_split": False},  # MindFormers, legacy: vocab_emb_dp: True
         "fused-swiglu": {"fused_swiglu": True},  # bias_swiglu_fusion: True
-        # PyTorch with sharded parameters; logits, their float32 copy, log-softmax and gradient
-        "fsdp": {
-            "name": "fsdp",
-            "fused_swiglu": False,
-            "gradient_placeholders": False,
-            "fused_cross_entropy": False,
-            "loss_copies": 3.0,
-        },  # fmt: skip
+        "fsdp": _FSDP,
         # the same under DeepSpeed, with its reduction bucket (5e8 16-bit elements by default)
-        "deepspeed": {
-            "name": "fsdp",
-            "fused_swiglu": False,
-            "gradient_placeholders": False,
-            "fused_cross_entropy": False,
-            "loss_copies": 3.0,
-            "workspace_bytes": 1e9,
-        },  # fmt: skip
+        "deepspeed": {**_FSDP, "workspace_bytes": 1e9},
         "fused-cross-entropy": {"fused_cross_entropy": True},
         "unfused-cross-entropy": {"fused_cross_entropy": False},
         "reuse-fp32-param": {"reuse_master": True},

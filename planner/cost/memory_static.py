@@ -138,7 +138,7 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
         waiting = _waiting(workload, table, copies, sharded)
         return Stored(
             static=static,
-            always_CS=_embedding_copy(model, workload, table, weights, copies, sharded)
+            always_CS=_embedding_copy(workload, weights, copies, sharded)
             + _embedding_early(workload, table, weights, copies, rules),
             gathered_CS=_gathered(workload, weights, copies, sharded),
             cast={kind: _dot(weights.layer[kind], _cast(workload, sharded)) for kind in model.kinds},
@@ -391,9 +391,7 @@ def _gathered_embedding(workload: Workload, weights: _Weights, copies: _Classes,
     return total
 
 
-def _embedding_copy(
-    model: Model, workload: Workload, table: Strategies, weights: _Weights, copies: _Classes, sharded: BoolArray
-) -> FloatArray:
+def _embedding_copy(workload: Workload, weights: _Weights, copies: _Classes, sharded: BoolArray) -> FloatArray:
     """The constant that MindSpore makes of the shard of the second embedding table, which MTP modules use, (C, S)."""
     share = np.where(sharded, copies["embedding"], 1.0)
     return weights.at_head(bytes_of(workload.params_dtype) * weights.last["embedding"] / share)
