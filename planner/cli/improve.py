@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,11 +11,6 @@ from planner.cli import ask, parse
 from planner.cli.options import CLUSTER_PANEL, EMIT_PANEL, ClusterOptions, OutputOptions, PinOptions, own, spread
 from planner.cli.output import print_document, print_lines, searching
 from planner.errors import EmitError
-
-if TYPE_CHECKING:
-    from planner.cost.estimate import Estimate
-    from planner.cost.strategies import Strategy
-    from planner.search.suggest import Request
 
 EPILOG = """Examples:
 
@@ -40,12 +35,14 @@ def improve(
     from planner import api, inputs
     from planner.emit.improve import improve as rewrite
     from planner.report.checks import improve_document, improvement_lines
+    from planner.search.legality import violations
     from planner.search.suggest import search
 
     devices = None if cards is None else ask.cards_from(cards)
     check_target(out, force=force)
     request, old, _ = inputs.read(path, cluster.hardware, ask.memory_from(cluster), devices)
-    before = estimate_of(request, old)
+    broken = violations(request.context, old)
+    before = None if broken else api.estimate_of(request, old)
     request = request if devices is None else request.on(devices)
     with searching(quiet=output.json) as progress:
         after = search(parse.searched(request, pins), progress).estimates.row(0)
@@ -57,15 +54,8 @@ def improve(
     if output.json:
         print_document(improve_document(request, before, after, improved, out))
     else:
-        print_lines(improvement_lines(request, before, after, improved, out))
-
-
-def estimate_of(request: Request, strategy: Strategy) -> Estimate | None:
-    """Estimate of the file's own strategy on its own cards; None when it is not legal."""
-    from planner import api
-    from planner.search.legality import violations
-
-    return None if violations(request.context, strategy) else api.estimate_of(request, strategy)
+        why = broken[0].message if broken else ""
+        print_lines(improvement_lines(request, before, after, improved, out, broken=why))
 
 
 def check_target(out: str | None, *, force: bool) -> None:

@@ -135,6 +135,8 @@ def _graph(document: Document, s: Strategy, before: ReadResult) -> str:
         _set_if_new(text, document, ("model", "model_config", "batch_size"), s.micro_batch_size)
     _set_if_new(text, document, ("model", "model_config", "offset"), layout.offset(s))
     pipeline = layout.pipeline_config(s) or {"pipeline_interleave": False, "pipeline_scheduler": "1f1b"}
+    if (s.schedule, s.vpp) == (before.strategy.schedule, before.strategy.vpp):
+        pipeline.pop("pipeline_scheduler")  # another name for the same schedule may stand there
     for key, value in pipeline.items():
         if pipeline["pipeline_interleave"] or _lookup(document, ("parallel", "pipeline_config")) is not None:
             _set_if_new(text, document, ("parallel", "pipeline_config", key), value)
@@ -154,8 +156,9 @@ def _degrees(s: Strategy, *, legacy: bool, moe: bool) -> dict[str, Any]:
         "pipeline_stage": s.pp,
         "context_parallel": s.cp,
         "micro_batch_num": s.micro_batches if s.pp > 1 else 1,
-        "use_seq_parallel": s.sequence_parallel,
     }
+    if s.tp > 1 or not legacy:  # without effect otherwise
+        values["use_seq_parallel"] = s.sequence_parallel
     if moe:
         values["expert_parallel"] = s.ep
     hybrid = s.cp_algorithm == "hybrid" and not legacy

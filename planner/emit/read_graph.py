@@ -126,16 +126,25 @@ def _strategy(document: Document, model_section: Section, model: Model, unread: 
         micro_batch_size=batch_size,
         cp_algorithm=algorithm,
         ulysses_degree=degree,
-        sequence_parallel=degrees.flag("use_seq_parallel", default=False),
+        # without tensor parallelism legacy networks do nothing for it, and mcore networks refuse it
+        sequence_parallel=degrees.flag("use_seq_parallel", default=False) and not (legacy and sizes["tp"] == 1),
         zero_level=zero_level,
         optimizer_shard=shard,
         swap_optimizer=bool(Section(document, "optimizer").any("swap", default=False)),
-        schedule=layout.schedule_of(parallel.any("pipeline_config"), vpp),
+        schedule=_schedule(parallel, vpp, legacy=legacy),
     )
     if degrees.integer("seq_split_num", default=1, least=1) > 1:
         unread.append("parallel_config.seq_split_num: splitting sequences through the pipeline is not modelled")
     _leftovers(document, degrees, parallel, unread)
     return strategy
+
+
+def _schedule(parallel: Section, vpp: int, *, legacy: bool) -> str:
+    """Schedule that runs: mcore networks take one slice of a sequence only, with which seqpipe is 1F1B."""
+    schedule = layout.schedule_of(parallel.any("pipeline_config"), vpp)
+    if schedule == "seqpipe" and not legacy:
+        return "interleaved" if vpp > 1 else "1f1b"
+    return schedule
 
 
 def _leftovers(document: Document, degrees: Section, parallel: Section, unread: list[str]) -> None:

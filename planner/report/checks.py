@@ -34,9 +34,15 @@ def check_document(path: str, found: Sequence[Finding]) -> dict[str, Any]:
 
 
 def improvement_lines(
-    request: Request, before: Estimate | None, after: Estimate, improved: Improved, written: str | None
+    request: Request,
+    before: Estimate | None,
+    after: Estimate,
+    improved: Improved,
+    written: str | None,
+    *,
+    broken: str = "",
 ) -> list[str]:
-    """Old and new strategy, the gain, and the difference of the file."""
+    """Old and new strategy, the gain, and the difference of the file; `broken` is the rule the old one breaks."""
     s = after.strategy
     lines = [*job_lines(request), ""]
     if before is not None:
@@ -45,16 +51,16 @@ def improvement_lines(
     lines += wrapped(f"          {extras(s)}", _INDENT)
     lines += wrapped(f"Layers    {layers_line(s)}", _INDENT)
     lines += wrapped(f"Recompute {recompute_line(s)}", _INDENT)
-    lines += wrapped(f"Gain      {gain_words(before, after)}", _INDENT)
+    lines += wrapped(f"Gain      {gain_words(before, after, broken)}", _INDENT)
     lines += ["", *(improved.difference or ("The file stays as it is.",))]
     return [*lines, "", f"Written   {written}"] if written else lines
 
 
-def gain_words(before: Estimate | None, after: Estimate) -> str:
+def gain_words(before: Estimate | None, after: Estimate, broken: str = "") -> str:
     """Predicted gain in tokens per second and card."""
     now = after.tokens_per_s_per_device or 0.0
     if before is None:
-        return f"{now:.0f} tokens/s/card; the file's own strategy breaks a rule (planner check names it)"
+        return f"{now:.0f} tokens/s/card; the file's own strategy breaks a rule: {broken}"
     old = before.tokens_per_s_per_device
     if old is None:
         return f"{now:.0f} tokens/s/card; the file's own strategy does not fit ({gib(before.peak_bytes)} GiB)"

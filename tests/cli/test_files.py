@@ -68,6 +68,15 @@ def test_improve_for_other_cards_says_so(emitted: Path) -> None:
     assert any(line.startswith("+  data_parallel:") for line in answer.lines)
 
 
+def test_improve_says_which_rule_the_old_strategy_breaks(emitted: Path, tmp_path: Path) -> None:
+    text = (emitted / "pretrain.yaml").read_text(encoding="utf-8")
+    broken = re.sub(r"micro_batch_num: \d+", "micro_batch_num: 1", text)
+    assert broken != text
+    (tmp_path / "own.yaml").write_text(broken, encoding="utf-8")
+    words = " ".join(run(f"improve {tmp_path / 'own.yaml'} --cards 16").out.split())
+    assert "the file's own strategy breaks a rule: fill-pipeline: MindSpore needs at least as many" in words
+
+
 def test_improve_never_overwrites_without_force(emitted: Path, tmp_path: Path) -> None:
     taken = tmp_path / "taken.yaml"
     taken.write_text("mine\n", encoding="utf-8")

@@ -87,6 +87,12 @@ def changed(text: str, *pairs: tuple[str, str]):
     return read_graph(loads(text, source="user.yaml"))
 
 
+def test_sequence_parallel_of_a_legacy_file_without_tensor_parallelism_is_off():
+    """As in MindFormers' finetune_glm4_9b.yaml, which trains."""
+    assert changed(LLAMA_STYLE).strategy.sequence_parallel
+    assert not changed(LLAMA_STYLE, ("model_parallel: 8", "model_parallel: 1")).strategy.sequence_parallel
+
+
 def test_qwen3_as_shipped():
     result = read_graph(loads(QWEN3_STYLE))
     assert parameter_count(result.model) == 32_762_123_264
@@ -103,7 +109,7 @@ def test_deepseek_v3_as_shipped_takes_its_shape_from_the_class_defaults():
     assert parameter_count(result.model) == 682_636_472_320
     assert result.strategy.layers == ((4,) * 8, (4, 4, 4, 4, 4, 4, 4, 1))
     assert result.strategy.swap_optimizer
-    assert result.strategy.schedule == "seqpipe"
+    assert result.strategy.schedule == "interleaved"  # seqpipe with one slice of a sequence
     assert result.strategy.optimizer_shard == 4  # "at most 256" of the 4 ranks that hold one copy
     assert result.strategy.devices == 256
 
