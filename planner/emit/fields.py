@@ -9,6 +9,7 @@ from planner.emit.safeyaml import Document
 from planner.errors import SpecError
 
 _MISSING: Final = object()
+_MOST: Final = 10**12
 
 
 class Section:
@@ -56,6 +57,8 @@ class Section:
     def integer(self, *names: str, default: Any = _MISSING, least: int = 0) -> int:
         """Whole number under the first of `names` that is given."""
         name, value = self._raw(names, default)
+        if isinstance(value, int) and value > _MOST:
+            raise SpecError(f"{self.where(name)} is {value}; no size or degree is above {_MOST:,}.")
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise SpecError(f"{self.where(name)} is {value!r}; it must be a whole number of at least {least}.")
         return value

@@ -126,7 +126,7 @@ def _node_arguments(plan: Plan, hosts: Sequence[str]) -> list[str]:
         'if [[ ! "$node_rank" =~ ^[0-9]+$ ]] || (( 10#$node_rank >= ' + str(plan.nodes) + " )); then",
         f'  echo "launch.sh: give the node rank, 0 to {plan.nodes - 1}" >&2; exit 2',
         "fi",
-        'if [[ -z "$master_addr" ]]; then',
+        'if [[ ! "$master_addr" =~ ^[A-Za-z0-9][A-Za-z0-9.:-]*$ ]]; then',
         '  echo "launch.sh: set MASTER_ADDR to the address of node 0" >&2; exit 2',
         "fi",
         "",

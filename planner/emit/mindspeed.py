@@ -201,7 +201,8 @@ def _addresses(plan: Plan, hosts: Sequence[str]) -> list[str]:
     return [
         f'master_addr="${{MASTER_ADDR:-{master}}}"',
         'node_rank="${NODE_RANK:-}"',
-        'if [[ -z "$master_addr" || ! "$node_rank" =~ ^[0-9]+$ ]] || (( 10#$node_rank >= ' + f"{plan.nodes} )); then",
+        'if [[ ! "$master_addr" =~ ^[A-Za-z0-9][A-Za-z0-9.:-]*$ || ! "$node_rank" =~ ^[0-9]+$ ]] \\',
+        f"  || (( 10#$node_rank >= {plan.nodes} )); then",
         f'  echo "pretrain.sh: set NODE_RANK (0 to {plan.nodes - 1}) and MASTER_ADDR (address of node 0)" >&2; exit 2',
         "fi",
         "node_rank=$(( 10#$node_rank ))",
@@ -217,6 +218,8 @@ def _inputs(settings: Settings) -> list[str]:
         ("data_path", "DATA_PATH", settings.data_path, "/path/to/dataset"),
         ("tokenizer", "TOKENIZER_PATH", settings.tokenizer_path, "/path/to/tokenizer"),
     ):
+        if set("$`") & set(value):
+            lines.append("# shellcheck disable=SC2016  # the path holds these signs, nothing is to expand")
         lines.append(f"default={quoted(value or default)}" + ("" if value else "  # <-- PLACEHOLDER"))
         lines.append(f'{name}="${{{variable}:-$default}}"')
     return [*lines, ""]

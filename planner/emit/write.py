@@ -19,6 +19,7 @@ from planner.plan import Plan
 _OWN_FILES: Final = re.compile(r"pretrain\.(yaml|sh|py)|train\.py|launch\.sh|dryrun\.sh|node_[0-9]+\.sh")
 _MARK: Final = b"Written by planner"
 _MARK_WITHIN_BYTES: Final = 2048
+_PLAN_BYTES: Final = 2**20
 
 
 def emit(
@@ -153,6 +154,23 @@ def _check_existing(files: Sequence[File], directory: Path, *, force: bool) -> N
             f"{directory} already holds {', '.join(there[:4])}{' and more' if len(there) > 4 else ''}; "
             "name another directory, or replace them with --force."
         )
+    foreign = [name for name in there if not _is_own(directory / name)]
+    if foreign:
+        raise EmitError(
+            f"{directory / foreign[0]} was not written by planner, so --force leaves it alone; remove it or name "
+            "another directory."
+        )
+
+
+def _is_own(path: Path) -> bool:
+    """Whether the planner wrote a file: its mark near the top, or the entries of a plan.json."""
+    if path.name == "rank_table.json":  # its form has no room for a mark
+        path = path.with_name("plan.json")
+        if not path.is_file():
+            return False
+    with path.open("rb") as handle:
+        text = handle.read(_PLAN_BYTES if path.name == "plan.json" else _MARK_WITHIN_BYTES)
+    return b'"planner":' in text if path.name == "plan.json" else _MARK in text
 
 
 def _write_new(files: Sequence[File], directory: Path) -> None:
@@ -214,9 +232,8 @@ def _stale(names: Sequence[str], directory: Path) -> list[str]:
     for path in sorted(directory.iterdir()):
         if path.name in names or not _OWN_FILES.fullmatch(path.name) or path.is_symlink() or not path.is_file():
             continue
-        with path.open("rb") as handle:
-            if _MARK in handle.read(_MARK_WITHIN_BYTES):
-                found.append(path.name)
+        if _is_own(path):
+            found.append(path.name)
     return found
 
 

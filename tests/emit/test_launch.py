@@ -86,6 +86,8 @@ def test_one_node_needs_no_addresses(tmp_path):
         (("-1", "host"), {}, "give the node rank, 0 to 7"),
         (("$(id)", "host"), {}, "give the node rank, 0 to 7"),
         (("1",), {}, "set MASTER_ADDR to the address of node 0"),
+        (("1", "a b"), {}, "set MASTER_ADDR to the address of node 0"),
+        (("1", "--join=False"), {}, "set MASTER_ADDR to the address of node 0"),
     ],
 )
 def test_launch_without_what_it_needs(tmp_path, arguments, variables, message):

@@ -264,3 +264,8 @@ def test_byte_order_mark_is_harmless(tmp_path):
 def test_missing_file(tmp_path):
     with pytest.raises(SpecError, match="does not exist"):
         read(tmp_path / "user.yaml")
+
+
+def test_sizes_beyond_any_machine_are_refused():
+    with pytest.raises(SpecError, match=r"seq_length.* no size or degree is above 1,000,000,000,000"):
+        changed(LLAMA_STYLE, ("seq_length: 4096", "seq_length: 99999999999999999999"))

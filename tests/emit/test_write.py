@@ -18,6 +18,9 @@ PLAN = golden()["llama-3.1-70b-64"]
 SMALL = plan(small("qwen3"), dp=2, tp=2, pp=2)
 
 
+OLD = "# Written by planner 0.0.1.\n"
+
+
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
@@ -49,6 +52,16 @@ def test_existing_files_are_kept_without_force(tmp_path):
         emit(SMALL, tmp_path)
     assert names(tmp_path) == ["pretrain.yaml"]
     assert (tmp_path / "pretrain.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["pretrain.yaml", "train.py", "plan.json"])
+def test_force_replaces_no_file_that_the_planner_did_not_write(tmp_path, name):
+    emit(SMALL, tmp_path)
+    (tmp_path / name).write_text('{"plan": "mine"}\n')
+    before = {file: (tmp_path / file).read_bytes() for file in names(tmp_path)}
+    with pytest.raises(EmitError, match=rf"{name} was not written by planner, so --force leaves it alone"):
+        emit(PLAN, tmp_path, force=True)
+    assert {file: (tmp_path / file).read_bytes() for file in names(tmp_path)} == before
 
 
 def test_other_files_of_the_directory_stay(tmp_path):
@@ -134,7 +147,7 @@ def test_a_full_disk_leaves_everything_as_it_was(tmp_path, monkeypatch, existing
 
 
 def test_a_failed_swap_is_undone(tmp_path, monkeypatch):
-    old = [File(name=name, text="old") for name in ("a", "b", "c")]
+    old = [File(name=name, text=OLD) for name in ("a", "b", "c")]
     write_files(old, tmp_path / "out", force=False)
     original, calls = Path.replace, []
 
@@ -147,7 +160,7 @@ def test_a_failed_swap_is_undone(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "replace", replace)
     with pytest.raises(EmitError, match="Input/output error"):
         write_files([File(name=name, text="new") for name in ("a", "b", "c")], tmp_path / "out", force=True)
-    assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == dict.fromkeys("abc", "old")
+    assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == dict.fromkeys("abc", OLD)
 
 
 @pytest.mark.parametrize("path", ["/data/a\nb", "/data/\x1b[0m"])

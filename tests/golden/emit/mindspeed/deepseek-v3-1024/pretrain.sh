@@ -20,7 +20,8 @@ export PYTORCH_NPU_ALLOC_CONF="${PYTORCH_NPU_ALLOC_CONF:-expandable_segments:Tru
 
 master_addr="${MASTER_ADDR:-}"
 node_rank="${NODE_RANK:-}"
-if [[ -z "$master_addr" || ! "$node_rank" =~ ^[0-9]+$ ]] || (( 10#$node_rank >= 128 )); then
+if [[ ! "$master_addr" =~ ^[A-Za-z0-9][A-Za-z0-9.:-]*$ || ! "$node_rank" =~ ^[0-9]+$ ]] \
+  || (( 10#$node_rank >= 128 )); then
   echo "pretrain.sh: set NODE_RANK (0 to 127) and MASTER_ADDR (address of node 0)" >&2; exit 2
 fi
 node_rank=$(( 10#$node_rank ))

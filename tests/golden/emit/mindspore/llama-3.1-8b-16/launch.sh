@@ -20,7 +20,7 @@ master_addr="${2:-${MASTER_ADDR:-}}"
 if [[ ! "$node_rank" =~ ^[0-9]+$ ]] || (( 10#$node_rank >= 2 )); then
   echo "launch.sh: give the node rank, 0 to 1" >&2; exit 2
 fi
-if [[ -z "$master_addr" ]]; then
+if [[ ! "$master_addr" =~ ^[A-Za-z0-9][A-Za-z0-9.:-]*$ ]]; then
   echo "launch.sh: set MASTER_ADDR to the address of node 0" >&2; exit 2
 fi
 
