@@ -33,6 +33,7 @@ from planner.validate.prepare import (
     TOKENS,
     Layout,
     as_run,
+    lacks_clipping,
     mindrecord_path,
     prepared,
     read_layout,
@@ -301,6 +302,8 @@ def _notes(session: _Session, content: Mapping[str, Any]) -> tuple[str, ...]:
         notes.append(
             f"Ran {run.accumulation_steps} gradient accumulation steps, the plan has {plan.accumulation_steps}."
         )
+    if lacks_clipping(content, plan):
+        notes.append("Ran with gradient clipping: a legacy network without it cannot be simulated.")
     if not plan.ends_exchange_data:
         notes.append(SEPARATE_DATA)
     if not session.cann.real:

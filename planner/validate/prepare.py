@@ -225,9 +225,23 @@ def prepared(config: Mapping[str, Any], run: Layout, data: Path) -> dict[str, An
         ready["parallel_config"]["micro_batch_num"] = run.micro_batches
     else:
         ready["runner_config"]["gradient_accumulation_steps"] = run.accumulation_steps
+    if lacks_clipping(config, run):
+        ready["runner_wrapper"]["use_clip_grad"] = True
     _set_context(ready)
     _set_dataset(ready, run, data)
     return ready
+
+
+def lacks_clipping(config: Mapping[str, Any], layout: Layout) -> bool:
+    """Whether the step is that of a legacy network without gradient clipping, which cannot be simulated.
+
+    It returns no norm (None) beside the loss; MindSpore 2.9 hands such a graph to its CPU backend, which refuses it.
+    The pipeline's wrapper clips unless told otherwise, the plain one does not.
+    """
+    wrapper = config.get("runner_wrapper")
+    return (
+        layout.legacy and isinstance(wrapper, Mapping) and not wrapper.get("use_clip_grad", layout.pipeline_stages > 1)
+    )
 
 
 def _set_context(ready: dict[str, Any]) -> None:

@@ -359,6 +359,13 @@ def test_use_parallel_that_is_off_is_noted(settings: DryRunSettings) -> None:
     assert "use_parallel" not in " ".join(dryrun(CONFIG | {"use_parallel": True}, [0], settings).notes)
 
 
+def test_clipping_that_was_switched_on_is_said(settings: DryRunSettings) -> None:
+    wrapper = {"type": "MFTrainOneStepCell", "use_clip_grad": False}
+    legacy = CONFIG | {"use_legacy": True, "runner_wrapper": wrapper}
+    assert "Ran with gradient clipping" in " ".join(dryrun(legacy, [0], settings).notes)
+    assert "clipping" not in " ".join(dryrun(legacy | {"use_legacy": False}, [0], settings).notes)
+
+
 def test_columns_of_a_sample_are_part_of_the_key(settings: DryRunSettings, tmp_path: Path) -> None:
     """A mask that the data set brings is another graph; where the data lie is not."""
     columns = ["input_ids", "labels", "loss_mask", "position_ids"]

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from planner.errors import ValidationError
-from planner.validate.prepare import Layout, as_run, filling_micro_batches, mindrecord_path, prepared, read_layout
+from planner.validate.prepare import (
+    Layout,
+    as_run,
+    filling_micro_batches,
+    lacks_clipping,
+    mindrecord_path,
+    prepared,
+    read_layout,
+)
 
 LAYOUT = Layout(
     legacy=False,
@@ -229,6 +237,29 @@ def test_weights_do_not_decay() -> None:
     ready = prepared(config, as_run(read_layout(config)), Path("/cache"))
     assert ready["optimizer"] == {"type": "AdamW", "weight_decay": 0.0, "swap": True}
     assert config["optimizer"]["weight_decay"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("legacy", "stages", "wrapper", "lacks"),
+    [
+        (True, 2, {"use_clip_grad": False}, True),
+        (True, 1, {"scale_sense": 1.0}, True),  # the wrapper without a pipeline does not clip by itself
+        (True, 2, {"scale_sense": 1.0}, False),
+        (True, 1, {"use_clip_grad": True}, False),
+        (False, 2, {"use_clip_grad": False}, False),
+    ],
+    ids="pipeline plain default on mcore".split(),
+)
+def test_legacy_networks_are_clipped(legacy: bool, stages: int, wrapper: dict[str, Any], lacks: bool) -> None:
+    """MindSpore hands a legacy step that returns no norm to its CPU backend, which refuses it."""
+    config = user_config() | {"use_legacy": legacy, "runner_wrapper": {"type": "MFTrainOneStepCell", **wrapper}}
+    config["parallel_config"]["pipeline_stage"] = stages
+    layout = read_layout(config)
+    assert lacks_clipping(config, layout) == lacks
+    ready = prepared(config, as_run(layout), Path("/cache"))
+    assert ready["runner_wrapper"].get("use_clip_grad") == (True if lacks else wrapper.get("use_clip_grad"))
+    assert config["runner_wrapper"].get("use_clip_grad") == wrapper.get("use_clip_grad")
+    assert not lacks_clipping({"use_legacy": True}, layout)
 
 
 def test_a_learning_rate_that_branches_on_the_step_is_made_constant() -> None:
