@@ -1,8 +1,9 @@
-"""Files in the memory tracker's format, for the tests of this folder."""
+"""Files in the memory tracker's format, and signals as in a terminal, for the tests of this folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,13 @@ def write_tracker_files(folder: Path) -> None:
 def tracker_files() -> Callable[[Path], None]:
     """Writer of `rank_0/` into a folder."""
     return write_tracker_files
+
+
+@pytest.fixture(autouse=True)
+def default_signals() -> Iterator[None]:
+    """Signals as in a terminal, for the test and what it starts: a runner behind `nohup` or `&` ignores some of them."""
+    wanted = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
