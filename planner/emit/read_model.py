@@ -123,7 +123,7 @@ def _merge_pretrained(section: Section, folder: str) -> None:
     path = Path(section.document.source).parent / folder / "config.json"
     if not path.is_file():
         shape = {"num_hidden_layers", "hidden_size", "num_attention_heads", "num_layers"} & set(section.values)
-        if len(shape) < 3:
+        if len(shape) < 3 or "model_type" not in section.values:
             raise SpecError(
                 f"{section.document.source}: the model's shape lies in pretrained_model_dir {folder!r}, where no "
                 "config.json is found; put it there, or write the sizes into model.model_config."

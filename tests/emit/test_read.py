@@ -217,6 +217,10 @@ def test_shape_in_a_hugging_face_folder(tmp_path):
 def test_missing_hugging_face_folder():
     with pytest.raises(SpecError, match="pretrained_model_dir '/path/to/hf', where no config.json is found"):
         read_graph(loads("use_legacy: False\npretrained_model_dir: /path/to/hf\nparallel_config: {}\n"))
+    sizes = "hidden_size: 1792, num_hidden_layers: 16, num_attention_heads: 8"  # but not of which family
+    text = f"use_legacy: False\npretrained_model_dir: /path/to/hf\nmodel: {{model_config: {{{sizes}}}}}\n"
+    with pytest.raises(SpecError, match="pretrained_model_dir '/path/to/hf', where no config.json is found"):
+        read_graph(loads(text))
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
