@@ -47,7 +47,7 @@ def tracker_files() -> Callable[[Path], None]:
 
 @pytest.fixture(autouse=True)
 def default_signals() -> Iterator[None]:
-    """Signals as in a terminal, for the test and what it starts: a runner behind `nohup` or `&` ignores some of them."""
+    """Signals as in a terminal, for the test and what it starts; what runs behind `nohup` or `&` ignores some."""
     wanted = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
     yield
