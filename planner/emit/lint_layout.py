@@ -59,6 +59,11 @@ def _interleave(v: View) -> Iterator[Finding]:
     if v.vpp_written > 1 and not v.interleave:
         why = f"pp_interleave_num {v.vpp_written} has no effect without pipeline_config.pipeline_interleave: True."
         yield v.finding(("model", "model_config", "pp_interleave_num"), "interleave-one-place", why, "Set both.")
+    plain = v.pipeline.get("pipeline_scheduler", "1f1b") == "1f1b"
+    chunked = any(key in v.model for key in ("pp_interleave_num", "virtual_pipeline_model_parallel_size"))
+    if v.pp > 1 and v.interleave and plain and not chunked:
+        why = "pipeline_interleave: True has no effect without model_config.pp_interleave_num."
+        yield v.finding((*path, "pipeline_interleave"), "interleave-one-place", why, "Set both, or write False.")
     if v.vpp_written > 1 and v.pp == 1:
         why = "chunks of a stage need a pipeline."
         yield v.finding(("model", "model_config", "pp_interleave_num"), "interleave-one-place", why, "Write 1.")

@@ -118,6 +118,7 @@ BROKEN = {
     "layers-below-stages": [(VPP, "pretrain.yaml", "num_hidden_layers: 8", "num_hidden_layers: 3")],
     "interleave-one-place": [
         (VPP, "pretrain.yaml", "    pipeline_interleave: True", "    pipeline_interleave: False"),
+        (VPP, "pretrain.yaml", "    pp_interleave_num: 2", "    # pp_interleave_num: 2"),
         (QWEN, "pretrain.yaml", "    offset: 0", "    pp_interleave_num: 2\n    offset: 0"),
     ],
     "pipeline-config": [(VPP, "pretrain.yaml", '    pipeline_scheduler: "1f1b"\n', "")],
