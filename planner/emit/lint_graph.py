@@ -22,6 +22,8 @@ from planner.units import GIB, parse_bytes
 
 _MOST_MEMORY: Final = 59 * GIB
 _MEMORY: Final = re.compile(r"[1-9][0-9]*\.?[0-9]*GB|0\.[0-9]*GB")  # mindspore/context.py
+#: Keys that MindFormers reads for inference only (``core/context/build_context.py``).
+_INFERENCE: Final = (("context", "jit_level"), ("context", "infer_boost"))
 _TRAINABLE: Final = ("qwen3", "qwen3_moe", "deepseek_v3", "telechat3", "telechat3_moe")
 
 
@@ -78,10 +80,11 @@ def _sections(v: View) -> Iterator[Finding]:
 
 def _keys(v: View) -> Iterator[Finding]:
     known = known_keys()
+    inference = v.document.root.get("run_mode") in ("predict", "eval")
     strict = ("parallel_config", "recompute_config", "swap_config", "runner_config")
     for name in (*strict, "parallel", "context"):
         for key in v.section(name):
-            if key in known[name] or key in UNREAL_NAMES:
+            if key in known[name] or key in UNREAL_NAMES or (inference and (name, key) in _INFERENCE):
                 continue
             why = f"{name}.{key} is not known" + (
                 "; MindFormers stops." if name in strict else " and does nothing, or stops late."

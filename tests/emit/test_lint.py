@@ -460,3 +460,19 @@ def test_a_file_for_prediction_has_no_batch(tmp_path):
     assert 'run_mode: "train"' in text
     path.write_text(text.replace('run_mode: "train"', 'run_mode: "predict"'))
     assert "batch-ignored" not in {finding.rule for finding in check(path)}
+
+
+@pytest.mark.parametrize(
+    ("mode", "line", "found"),
+    [
+        ("train", '  enable_compile_cache: True\n  compile_cache_path: "./cache"\n', []),
+        ("predict", '  jit_level: "O0"\n  infer_boost: "on"\n', []),
+        ("train", '  jit_level: "O0"\n', ["unknown-key"]),  # jit_config there
+    ],
+)
+def test_context_keys_that_the_frameworks_take(tmp_path, mode, line, found):
+    emit(QWEN, tmp_path / "out")
+    path = tmp_path / "out" / "pretrain.yaml"
+    text = path.read_text().replace('run_mode: "train"', f'run_mode: "{mode}"')
+    path.write_text(text.replace("\ncontext:\n", f"\ncontext:\n{line}", 1))
+    assert [finding.rule for finding in check(path)] == found
