@@ -57,6 +57,7 @@ def set_context(config, devices: int) -> dict:
     """MindSpore context on the CPU, then the file's own `parallel` section through MindSpore's checks."""
     import mindspore as ms
     from mindformers.core.context import build_context
+    from mindspore.parallel._auto_parallel_context import auto_parallel_context
 
     on_cpu = copy.deepcopy(config)
     on_cpu.use_parallel = False
@@ -76,7 +77,11 @@ def set_context(config, devices: int) -> dict:
     ms.set_auto_parallel_context(
         **section, device_num=devices, global_rank=0, pipeline_stages=config.parallel_config.pipeline_stage
     )
-    return {key: str(value) for key, value in section.items()}
+    asked = ("pipeline_stages", "pipeline_interleave", "pipeline_scheduler", "enable_parallel_optimizer",
+             "optimizer_weight_shard_size")  # fmt: skip
+    heard = {key: ms.get_auto_parallel_context(key) for key in asked}
+    handle = auto_parallel_context()._context_handle
+    return {**heard, "gradients_sharded": handle.get_grad_accumulation_shard(), "weights_sharded": handle.get_zero3()}
 
 
 def layer_setting(config, net):

@@ -85,6 +85,9 @@ def test_framework_understands_the_plan(name, tmp_path):
     assert degrees["expert_parallel"] == s.ep
     assert degrees["micro_batch_num"] == (s.micro_batches if s.pp > 1 else 1)
     assert degrees["use_seq_parallel"] == s.sequence_parallel
+    assert seen["parallel"] == meant(plan)
+    if s.schedule == "zero_bubble_v":
+        assert seen["segments"] == [chunk for chunk, row in enumerate(s.layers) for _ in range(sum(row))]
     assert seen["trainable"] == parameter_count(plan.model)
     assert seen["stages"] == stage_map(plan)
     zbv = s.schedule == "zero_bubble_v"
@@ -97,6 +100,23 @@ def test_framework_understands_the_plan(name, tmp_path):
     )
     for rows in seen["select_recompute"].values():
         assert rows == in_model_order(layout.spread(both, s.layers), reverse=zbv)
+
+
+def meant(plan: Plan) -> dict[str, object]:
+    """What MindSpore's parallel context shall hold."""
+    s = plan.strategy
+    named = s.schedule in ("gpipe", "seqpipe", "zero_bubble_v")
+    return {
+        "pipeline_stages": s.pp,
+        "pipeline_interleave": s.vpp > 1 or s.schedule == "gpipe",
+        "pipeline_scheduler": s.schedule if named else "1f1b",
+        "enable_parallel_optimizer": s.zero_level > 0,
+        "optimizer_weight_shard_size": -1
+        if not s.zero_level or s.optimizer_shard == s.dp * s.cp
+        else s.optimizer_shard,
+        "gradients_sharded": s.zero_level == 2,
+        "weights_sharded": s.zero_level == 3,
+    }
 
 
 def in_model_order(rows: tuple[tuple[int, ...], ...], *, reverse: bool) -> list[list[int]]:
