@@ -184,7 +184,13 @@ def _deep() -> Iterator[Point]:
     yield replace(MOE, **short, **alone, layers=6, grad_accum_shard=True, recompute=True)
     yield replace(LLAMA, **alone, cp=2, layers=8, mask_compression=True, grad_accum_shard=True, recompute=True)
     yield replace(DEEPSEEK, layers=6, first_dense=0, select_recompute=True)
+    yield from _variants(replace(DEEPSEEK, first_dense=0, shared=0), [{}, {"recompute": True}])
     yield from _variants(replace(QWEN3, layers=2, dp=4, stage=1, vocab=16000), [{"cp": 2}, {"cp": 4}])
+    interleaved = [{"micro_batches": count} for count in (4, 6, 8)]
+    yield from _variants(replace(QWEN3, vpp=2, mask_compression=True), interleaved)
+    yield from _variants(
+        replace(QWEN3, layers=8, pp=4, vpp=2, mask_compression=True, micro_batches=8), [{}, {"micro_batches": 12}]
+    )
     update = {"layers": 8, "seq": 512, "recompute": True}
     yield replace(LLAMA, **update, stage=1, vocab=2000)
     yield replace(LLAMA, **update, vocab=8000)

@@ -43,9 +43,18 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         backward_first=_backward_first(model, width) if kind == DENSE else (),
         copied=(_compressed_mask(1.0),) if rules.compressed_mask and model.family not in GLM_FAMILIES else (),
         begun=() if kind == DENSE else _experts_begun(model, width),
-        rebuilt=(*rebuilt, Tensor("layer input, freed", -hidden, "sequence", width)),
+        rebuilt=(
+            *rebuilt,
+            Tensor("layer input, freed", -hidden, "sequence", width),
+            *_rebuilt_norms(hidden, width, narrow),
+        ),
         rebuilt_next=() if kind == DENSE else _experts_rebuilt_next(model, width),
     )
+
+
+def _rebuilt_norms(hidden: float, width: float, narrow: bool) -> tuple[Tensor, ...]:
+    """A legacy layer that is rebuilt holds the float32 casts of its norm inputs, which it does not keep otherwise."""
+    return (Tensor("norm inputs in float32", 2.0 * hidden, "sequence", _FLOAT - width),) if narrow else ()
 
 
 def _compressed_mask(number: float) -> Tensor:
@@ -244,19 +253,20 @@ def _rebuilt(model: Model, widths: tuple[float, float]) -> tuple[Tensor, ...]:
 def _experts_rebuilt(model: Model, width: float) -> tuple[Tensor, ...]:
     """Alive where the backward pass of a recomputed MoE layer is widest.
 
-    Without shared experts that is behind the experts' activation, when their output is not rebuilt yet.  With shared
-    experts the compiler first runs those back, and rebuilds and exchanges the routed tokens side by side.
+    Otherwise that is behind the experts' activation, when their output is not rebuilt yet.  With biased routing the
+    compiler first runs shared experts back, and rebuilds and exchanges the routed tokens side by side.
     """
     assert model.moe is not None
     moe, hidden = model.moe, float(model.hidden)
     own = _own_rotation(model)
-    if moe.shared_ffn:
+    if _biased(model):
+        shared = hidden + 4.0 * moe.shared_ffn if moe.shared_ffn else 0.0
         return (
             own,
             Tensor(
                 "gradients of the layer's output, of routing and of shared experts", 3.0 * hidden, "sequence", width
             ),
-            Tensor("shared experts, freed", -(hidden + 4.0 * moe.shared_ffn), "sequence", width),
+            Tensor("shared experts, freed", -shared, "sequence", width),
             Tensor(
                 "repeated gradient, two zero-filled targets, sent, received, second product",
                 6.0 * hidden,
