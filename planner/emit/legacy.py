@@ -64,8 +64,7 @@ def model_section(plan: Plan) -> Entry:
         Entry("tie_word_embeddings", model.tied_embeddings),
         Entry("rms_norm_eps", own.norm_epsilon, f"from {own.source}"),
         Entry("theta", own.rotary_base, f"rotary base, from {own.source}"),
-        Entry("scaling_factor", 1.0),
-        Entry("extend_method", "None"),
+        *_scaling(own),
         Entry("bos_token_id", bos),
         Entry("eos_token_id", eos),
         Entry("pad_token_id", pad),
@@ -93,6 +92,14 @@ def pipeline_layout(plan: Plan) -> list[Entry]:
     if layout.pipeline_config(s) is not None:
         entries.append(Entry("pp_interleave_num", s.vpp, "chunks a stage; needs pipeline_interleave too"))
     return entries
+
+
+def _scaling(own: traits.Traits) -> list[Entry]:
+    numbers = own.llama3_scaling
+    if not numbers:
+        return [Entry("scaling_factor", 1.0), Entry("extend_method", "None")]
+    factor = [Entry(name, number) for name, number in numbers.items()]
+    return [Entry("extend_method", "LLAMA3", f"rotary scaling, from {own.source}"), Entry("scaling_factor", factor)]
 
 
 def _mask(plan: Plan) -> list[Entry]:

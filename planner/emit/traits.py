@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from planner.model.records import Model
 
 _CONFIG_LIMIT_BYTES: Final = 1 << 20
+#: Numbers of Llama 3.1's rotary scaling (config.json; MindFormers 1.9 ``modules/layers.py`` wants just these).
+LLAMA3_SCALING: Final = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,8 @@ class Traits:
         Group-limited routing; 0: none.
     aux_loss : float
         Coefficient of the load-balancing loss.
+    rotary_scaling : mapping
+        ``rope_scaling`` of the config.json; empty when there is none.
     source : str
         Where the values come from, for the comment in the file.
     """
@@ -47,7 +51,19 @@ class Traits:
     groups: int = 0
     groups_chosen: int = 0
     aux_loss: float = 0.001
+    rotary_scaling: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
+
+    @property
+    def llama3_scaling(self) -> dict[str, Any]:
+        """Rotary scaling of Llama 3.1, as its config.json and MindFormers name the numbers; empty for any other."""
+        given = self.rotary_scaling
+        kind = given.get("rope_type", given.get("type"))
+        return (
+            {name: given[name] for name in LLAMA3_SCALING}
+            if kind == "llama3" and set(LLAMA3_SCALING) <= set(given)
+            else {}
+        )
 
 
 #: Published config.json values of each family (the values of its largest or newest common members).
@@ -104,7 +120,13 @@ def of(model: Model) -> Traits:
             for key, (field, kinds) in _CONFIG_KEYS.items()
             if isinstance(own.get(key), kinds) and (kinds is bool or not isinstance(own[key], bool))
         }
-        base = replace(base, **values, source=Path(model.source).name)
+        scaling = own.get("rope_scaling")
+        base = replace(
+            base,
+            **values,
+            rotary_scaling=scaling if isinstance(scaling, dict) else {},
+            source=Path(model.source).name,
+        )
     return _divisible(model, base)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from planner import plan as plans
-from planner.emit import families, launch, mindformers_graph, mindspeed, native, pynative
+from planner.emit import families, launch, mindformers_graph, mindspeed, native, pynative, traits
 from planner.emit.record import EmitResult, File, Settings
 from planner.emit.shell import check_path
 from planner.errors import EmitError
@@ -63,7 +63,11 @@ def emit(
     return EmitResult(
         files=paths,
         placeholders=tuple(p for file in rendered for p in file.placeholders),
-        notes=(*_framework_note(plan, target), *(note for file in rendered for note in file.notes)),
+        notes=(
+            *_framework_note(plan, target),
+            *_scaling_note(plan, target),
+            *(note for file in rendered for note in file.notes),
+        ),
     )
 
 
@@ -106,6 +110,16 @@ def _framework_note(plan: Plan, target: str) -> tuple[str, ...]:
     if framework == runs_as or (framework, target) == ("megatron", "mindspeed"):
         return ()
     return (f"The plan was estimated for {framework}; run the estimate again with --framework {runs_as}.",)
+
+
+def _scaling_note(plan: Plan, target: str) -> tuple[str, ...]:
+    """Rotary scaling that a config.json asks for and the target's file does not hold."""
+    own = traits.of(plan.model)
+    kind = own.rotary_scaling.get("rope_type", own.rotary_scaling.get("type", "default"))
+    held = target == "mindformers" and plan.model.family in families.LEGACY and bool(own.llama3_scaling)
+    if kind == "default" or held:
+        return ()
+    return (f"rope_scaling ({kind}) of {own.source} is not written; add it before training on from its weights.",)
 
 
 def write_files(files: Sequence[File], directory: Path, *, force: bool) -> tuple[Path, ...]:
