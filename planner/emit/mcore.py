@@ -189,7 +189,7 @@ def _deepseek_v3(plan: Plan, own: Traits) -> list[Entry]:
         Entry("scoring_func", own.score_function),
         *(groups if own.groups else [Entry("n_group", None), Entry("topk_group", None)]),
         Entry("moe_router_enable_expert_bias", True),
-        Entry("moe_router_bias_update_rate", 0.0001),
+        Entry("moe_router_bias_update_rate", 0.001, "as DeepSeek-V3 was trained (arXiv 2412.19437, section 4.2)"),
         Entry("use_fused_ops_topkrouter", True),
         Entry("use_pad_tokens", False),
         Entry("moe_token_drop_policy", False),
