@@ -7,7 +7,7 @@ dialects: ``mcore`` (Qwen3, Qwen3-MoE, DeepSeek3) and ``legacy`` (Llama).
 
 from __future__ import annotations
 
-from planner.cost.memory_rules import GLM_FAMILIES, MemoryRules, bytes_of
+from planner.cost.memory_rules import MemoryRules, bytes_of, is_glm
 from planner.cost.memory_tensors import EndTensors, LayerTensors, Split, Tensor
 from planner.model.records import DENSE, LayerKind, Model, Workload
 
@@ -22,7 +22,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
     """Kept and working tensors of one layer."""
     width, hidden = bytes_of(workload.compute_dtype), float(model.hidden)
     legacy = rules.name == "mindformers-legacy"
-    narrow = legacy and model.family not in GLM_FAMILIES
+    narrow = legacy and not is_glm(model, rules)
     norms = (*_norm("attention", hidden, width, narrow), *_norm("mlp", hidden, width, narrow))
     attention = norms + _attention(model, width, legacy)
     if kind == DENSE:
@@ -41,7 +41,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         forward=forward,
         backward=backward,
         backward_first=_backward_first(model, width) if kind == DENSE else (),
-        copied=(_compressed_mask(1.0),) if rules.compressed_mask and model.family not in GLM_FAMILIES else (),
+        copied=(_compressed_mask(1.0),) if rules.compressed_mask and not is_glm(model, rules) else (),
         begun=() if kind == DENSE else _experts_begun(model, width),
         rebuilt=(
             *rebuilt,
@@ -326,7 +326,7 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     stage: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
     start: tuple[Tensor, ...] = ()
-    glm = legacy and model.family in GLM_FAMILIES
+    glm = is_glm(model, rules)
     if glm:
         constant = (Tensor("triangle and one mask for all batches", seq * seq, "once", 4.0 + 1.0),)
     elif rules.compressed_mask:

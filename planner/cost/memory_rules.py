@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
-from planner.model.records import DTYPE_BYTES, Workload
+from planner.model.records import DTYPE_BYTES, Model, Workload
 
 #: Shorter sequences are refused with a compressed attention mask (MindFormers ``mask_generate.py``, legacy
 #: ``transformer.py``).
@@ -20,7 +20,7 @@ LEAST_COMPRESSED_SEQ: Final = 2048
 
 
 #: Families of MindFormers' legacy ChatGLM2 network, which keeps other tensors than the legacy Llama network.
-GLM_FAMILIES: Final = frozenset({"glm", "glm4", "chatglm"})
+GLM_FAMILIES: Final = ("glm", "glm4", "chatglm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +147,11 @@ def _rules(framework: str, switches: tuple[str, ...]) -> MemoryRules:
     for switch in switches:
         rules = replace(rules, **SWITCHES.get(switch, {}))
     return rules
+
+
+def is_glm(model: Model, rules: MemoryRules) -> bool:
+    """Whether the network is MindFormers' legacy ChatGLM2."""
+    return rules.name == "mindformers-legacy" and model.family in GLM_FAMILIES
 
 
 def rules_for(workload: Workload) -> MemoryRules:

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from planner.cost.memory_megatron import weight_shapes
-from planner.cost.memory_rules import GLM_FAMILIES, MemoryRules, bytes_of
+from planner.cost.memory_rules import MemoryRules, bytes_of, is_glm
 from planner.cost.memory_stages import StageLayers, head_stage
 from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
 from planner.model.operators import (
@@ -186,7 +186,7 @@ def _weights(model: Model, table: Strategies, layers: StageLayers, rules: Memory
     last["norms"] = last["norms"] + final_norm_parameters(model).replicated
     if model.tied_embeddings:
         head = Shards(tp=embedding.tp)
-    apart = table.dp * table.cp if _is_glm(model, rules) else 1
+    apart = table.dp * table.cp if is_glm(model, rules) else 1
     last["head"] = head.tp / head_split / apart * ((table.pp > 1) if model.tied_embeddings else 1)
     own_stage = head_stage(table) > 0
     last["embedding"] = table_of * (own_stage & (model.mtp_layers > 0))
@@ -208,7 +208,7 @@ def _table_split(model: Model, table: Strategies, rules: MemoryRules) -> IntArra
     """
     if rules.name != "mindformers-legacy":
         return table.tp
-    if model.family in GLM_FAMILIES:
+    if is_glm(model, rules):
         return np.ones_like(table.tp)
     over = table.tp * table.cp
     return np.where((model.vocab % over == 0) & ~_whole_vocabulary(table, rules), over, 1)
@@ -248,10 +248,6 @@ def _predicted(model: Model, rules: MemoryRules) -> dict[str, float]:
     return {name: model.mtp_layers * number for name, number in module.items()}
 
 
-def _is_glm(model: Model, rules: MemoryRules) -> bool:
-    return rules.name == "mindformers-legacy" and model.family in GLM_FAMILIES
-
-
 def _copies(model: Model, table: Strategies, rules: MemoryRules) -> _Classes:
     """Ranks that share one copy of each class, shape (C,).
 
@@ -263,7 +259,7 @@ def _copies(model: Model, table: Strategies, rules: MemoryRules) -> _Classes:
     shard = table.optimizer_shard.astype(np.float64)
     experts = np.maximum(ranks * (1 if rules.expert_tensor_parallel else tp) / table.ep, 1.0)
     experts = np.where(table.optimizer_shard >= ranks, experts, np.minimum(shard, experts))
-    mindspore, glm = rules.sharded_weights, _is_glm(model, rules)
+    mindspore, glm = rules.sharded_weights, is_glm(model, rules)
     one = np.ones_like(shard)
     return {
         "split": shard,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from planner.cost.memory_rules import GLM_FAMILIES
 from planner.errors import EmitError
 from planner.model.records import MOE, Model
 
@@ -24,7 +25,7 @@ MCORE: Final = {
 #: Families among them with latent attention, shared experts and MTP (one network, two names).
 LATENT: Final = ("deepseek_v3", "telechat3_moe")
 #: Families that MindFormers' legacy ChatGLM2ForConditionalGeneration holds exactly.
-GLM: Final = ("glm", "glm4", "chatglm")
+GLM: Final = GLM_FAMILIES
 #: Families of the legacy dialect; the others are in LlamaForCausalLM.
 LEGACY: Final = ("llama", "mistral", *GLM)
 #: Families with a PyNative class in MindFormers 2.x.

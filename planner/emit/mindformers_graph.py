@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from planner.cluster.placement import ends_lie_alike
 from planner.emit import families, glm, legacy, mcore, sections
 from planner.emit.record import File, Placeholder, Settings
 from planner.emit.yamltext import Entry, document
@@ -14,8 +15,6 @@ from planner.search.rules import exchanges_heads
 TARGET: Final = "mindformers"
 NAME: Final = "pretrain.yaml"
 
-#: Ranks of a node, as MindSpore's front end counts.
-_NODE: Final = 8
 NO_SELECTIVE: Final = (
     "select_recompute saves no memory in legacy networks of MindFormers 1.9 and is counted so; recompute layers whole."
 )
@@ -61,12 +60,12 @@ def render(plan: Plan, settings: Settings | None = None) -> File:
 
 def _unsure(plan: Plan) -> tuple[str, ...]:
     """What no device has shown of a pipeline whose first and last stage lie differently on nodes (docs/dryrun.md)."""
-    last = plan.devices - plan.devices // plan.strategy.pp
-    if plan.strategy.pp <= 2 or last % _NODE == 0:
+    if ends_lie_alike(plan.devices, plan.strategy.pp):
         return ()
+    last = plan.devices - plan.devices // plan.strategy.pp
     return (
         f"MindSpore 2.9 makes no group of ranks 0 and {last} to hand data from the first to the last stage; if the job "
-        "ends in HcomAllBroadCastKernel, use two stages or a multiple of eight ranks a stage.",
+        "ends in HcomAllBroadCastKernel, use a multiple of eight ranks a stage.",
     )
 
 

@@ -49,8 +49,8 @@ LIMITS = (
 )
 SEPARATE_DATA = (
     "First and last stage read their data apart: MindSpore makes no group of their ranks, which lie differently on "
-    "nodes of eight. A device may end the job for it (HcomAllBroadCastKernel); two stages, or eight ranks a stage, "
-    "are sure."
+    "nodes of eight. A device may end the job for it (HcomAllBroadCastKernel); a multiple of eight ranks "
+    "a stage is sure."
 )
 _PRETRAINED = "pretrained"
 _RUNNER = Path(__file__).with_name("runner.py")

@@ -13,8 +13,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from planner.cluster.placement import ends_lie_alike
 from planner.errors import ValidationError
 
 _STEPS = 2
@@ -39,10 +40,6 @@ _COLUMNS = ("input_ids", "labels", "loss_mask", "position_ids")
 _SAMPLE_SETTINGS = ("compressed_eod_mask_length", "eod", "eod_mask_loss", "eod_pad_length", "pad",
                     "reset_attention_mask", "reset_position_ids")  # fmt: skip
 _DATASET_SPARE = 2
-
-
-#: Ranks of a node, as MindSpore's front end counts.
-_NODE: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +76,8 @@ class Layout:
 
     @property
     def ends_exchange_data(self) -> bool:
-        """Whether MindSpore can make groups of the first and the last stage, over which it hands on data.
-
-        Its front end makes a group only of ranks that lie alike on every node of eight (DeviceManager in MindSpore 2.9
-        refuses {0, 6}, {0, 12} and {0, 1, 6, 7}, and makes {0, 4}, {0, 8} and {0, 48}).  Legacy networks read data on
-        every rank.
-        """
-        apart = self.devices - self.devices // max(self.pipeline_stages, 1)
-        return self.legacy or self.pipeline_stages <= 2 or apart % _NODE == 0
+        """Whether data can be handed from the first to the last stage; legacy networks read them on every rank."""
+        return self.legacy or ends_lie_alike(self.devices, self.pipeline_stages)
 
     @property
     def micro_batches_of_step(self) -> int:
