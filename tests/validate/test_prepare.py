@@ -272,7 +272,7 @@ def test_a_learning_rate_that_branches_on_the_step_is_made_constant() -> None:
 
 @pytest.mark.parametrize(
     ("dp", "tp", "pp", "together"),
-    [(2, 1, 4, False), (2, 2, 4, False), (4, 2, 4, True), (2, 1, 2, True), (1, 1, 1, True)],
+    [(2, 1, 4, False), (2, 2, 4, False), (4, 2, 4, True), (2, 1, 2, True), (6, 2, 2, False), (1, 1, 1, True)],
 )
 def test_ends_of_a_pipeline_share_data_where_they_lie_alike_on_nodes(dp: int, tp: int, pp: int, together: bool) -> None:
     """MindSpore makes no group of ranks 0 and 6, or 0 and 12, and one of 0 and 24."""
