@@ -15,9 +15,9 @@ from planner.cost.estimate import Estimate, evaluate
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import SpecError
 from planner.inputs import request_for
+from planner.legality.apply import require_legal
 from planner.model.records import Model
 from planner.plan import Plan
-from planner.search.legality import require_legal
 from planner.search.suggest import Request, Result, search
 
 Progress = Callable[[int, int], None]
@@ -203,7 +203,7 @@ def configuration_of(plan: Plan) -> dict[str, Any]:
     """A plan as a parsed MindFormers configuration."""
     import yaml
 
-    from planner.emit.mindformers_graph import render
+    from planner.dialects.graph.write import render
 
     content: dict[str, Any] = yaml.safe_load(render(plan).text)
     return content

@@ -13,7 +13,7 @@ from typing import Any, Final
 from planner.cluster import load as clusters
 from planner.cluster.records import Calibration, Cluster, Hardware
 from planner.cost.strategies import Strategy
-from planner.emit.families import LEGACY, targets_for
+from planner.dialects.families import LEGACY, targets_for
 from planner.errors import SpecError
 from planner.model import load as models
 from planner.model.records import Framework, Model, Workload
@@ -75,7 +75,7 @@ def read(
     SpecError
         The file is missing, damaged or of no known kind.
     """
-    from planner.emit.read import read as read_file
+    from planner.dialects.read import read as read_file
 
     found = read_file(path, cards)
     name = hardware or found.hardware or clusters.DEFAULT_HARDWARE

@@ -26,15 +26,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibrate.truth import TruthRow
 from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Calibration, Cluster, Constant, Hardware
-from planner.cost.setting import Execution, default_execution, peak_flop_per_s
-from planner.cost.step import StepTime, evaluate_constants
 from planner.cost.strategies import Strategies
+from planner.cost.time.setting import Execution, default_execution, peak_flop_per_s
+from planner.cost.time.step import StepTime, evaluate_constants
 from planner.errors import CalibrationError, PlannerError
 from planner.model.operators import flop_per_token
 from planner.model.records import Model, Workload
+from planner.observe.published import TruthRow
 
 FloatArray = NDArray[np.float64]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.calibrate.accuracy_time import read_cases, truth_paths
 from planner.calibrate.calibration_files import remake
+from planner.calibrate.cases import read_cases, truth_paths
 from planner.calibrate.fit import (
     DENSE_KEYS,
     GENERATION_SPREAD,
@@ -24,9 +24,9 @@ from planner.calibrate.fit import (
     time_case,
 )
 from planner.calibrate.time_sets import EXCLUDED, SETS, fit_sets, generation_of, work_of
-from planner.calibrate.truth import read_step_times
 from planner.cluster.load import calibration, calibration_file, data_directory, hardware
 from planner.errors import CalibrationError
+from planner.observe.published import read_step_times
 
 TRUTH = Path(__file__).parents[1] / "truth"
 ROWS = {row.case_id: row for row in read_step_times(TRUTH / "step-times.csv")}

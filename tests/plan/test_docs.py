@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from planner import plan as plans
-from tests.emit.samples import plan, small
+from tests.dialects.samples import plan, small
 
 DOCS = Path(__file__).parents[2] / "docs" / "json.md"
 
