@@ -152,7 +152,7 @@ def score(path: str | Path | None = None) -> Accuracy:
 def reference_paths() -> tuple[Path, ...]:
     """Recorded references: beside the calibrations of an installed package, or in a source tree."""
     calibration = data_directory("calibration")
-    folders = (calibration, calibration / "dryrun", calibration.parent / "tests" / "truth")
+    folders = (calibration, calibration / "dryrun", calibration / "measurements")
     names = ("grid.csv", "simulator-rows.csv", "memory-cases.csv")
     paths = tuple(next((f / name for f in folders if (f / name).is_file()), None) for name in names)
     present = tuple(path for path in paths if path is not None)

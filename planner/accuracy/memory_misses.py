@@ -6,7 +6,7 @@ from typing import Final
 
 from planner.observe.published import TruthRow
 
-#: Case of tests/truth/memory-cases.csv: words of its source, so that another file's rows are not mistaken for it, and
+#: Case of measurements/memory-cases.csv: words of its source, so that another file's rows are not mistaken for it, and
 #: the reason.
 _REASONS: Final = {
     "F12": (

@@ -23,18 +23,16 @@ TRUTH_FILES: Final = ("step-times.csv", "simulator-rows.csv")
 
 
 def truth_paths() -> tuple[Path, ...]:
-    """Shipped measurements: beside the calibrations in an installed package, under tests/truth in a source tree.
+    """Shipped measurements, beside the calibrations.
 
     Raises
     ------
     CalibrationError
-        Neither is there.
+        They are not installed.
     """
-    folders = (data_directory("calibration"), data_directory("calibration").parent / "tests" / "truth")
-    for folder in folders:
-        paths = tuple(folder / name for name in TRUTH_FILES)
-        if all(path.is_file() for path in paths):
-            return paths
+    paths = tuple(data_directory("calibration") / "measurements" / name for name in TRUTH_FILES)
+    if all(path.is_file() for path in paths):
+        return paths
     raise CalibrationError(f"the measurements {', '.join(TRUTH_FILES)} are not installed; name a file with --data.")
 
 

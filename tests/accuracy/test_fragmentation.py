@@ -12,7 +12,7 @@ from planner.cluster.load import data_directory
 from planner.errors import CalibrationError
 from planner.observe.published import read_memory_cases, read_simulator_rows
 
-TRUTH = Path(__file__).parents[1] / "truth"
+TRUTH = Path(__file__).parents[2] / "calibration" / "measurements"
 
 
 def pool(name: str, family: str, allocated: float, reserved: float) -> Pool:

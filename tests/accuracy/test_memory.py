@@ -13,7 +13,7 @@ from planner.accuracy.memory import Accuracy, limit_bytes, needed_bytes, predict
 from planner.errors import CalibrationError
 from planner.observe.published import read_memory_cases, read_simulator_rows
 
-TRUTH = Path(__file__).parents[1] / "truth"
+TRUTH = Path(__file__).parents[2] / "calibration" / "measurements"
 GIB = 2**30
 
 

@@ -27,7 +27,7 @@ from planner.calibrate.fit import TimeCase
 from planner.calibrate.time_sets import EXCLUDED, SETS, fit_sets
 from planner.errors import CalibrationError
 
-TRUTH = Path(__file__).parents[1] / "truth"
+TRUTH = Path(__file__).parents[2] / "calibration" / "measurements"
 B200 = next(spec for spec in SETS if spec.name == "B200 dense")
 
 

@@ -28,7 +28,7 @@ from planner.cluster.load import calibration, calibration_file, data_directory, 
 from planner.errors import CalibrationError
 from planner.observe.published import read_step_times
 
-TRUTH = Path(__file__).parents[1] / "truth"
+TRUTH = Path(__file__).parents[2] / "calibration" / "measurements"
 ROWS = {row.case_id: row for row in read_step_times(TRUTH / "step-times.csv")}
 
 

@@ -20,7 +20,7 @@ from planner.observe.published import (
 )
 from planner.observe.published_text import recompute_layers, spread
 
-TRUTH = Path(__file__).parents[1] / "truth"
+TRUTH = Path(__file__).parents[2] / "calibration" / "measurements"
 
 
 @pytest.fixture(scope="module")

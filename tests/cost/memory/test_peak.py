@@ -23,7 +23,7 @@ def one(model: Model, workload: Workload, strategy: Strategy):
 
 
 def test_static_bytes_of_a_published_ascend_run():
-    """Row M29 of tests/truth/memory-cases.csv: 875.1 M parameters on stage 0, 18 bytes each, 14.67 GiB printed."""
+    """Row M29 of measurements/memory-cases.csv: 875.1 M parameters on stage 0, 18 bytes each, 14.67 GiB printed."""
     strategy = plan(((4, 4, 4, 4), (4, 4, 4, 4)), tp=2)
     found = one(llama2_7b(), work("mindspeed"), strategy)
     assert found.static_bytes_CS[0, 0] == 875_102_208 * 18
