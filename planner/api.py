@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from planner import plan as plans
+from planner.cluster import kept
 from planner.cluster import load as clusters
 from planner.cluster.records import Hardware
 from planner.completion import cards_of, complete
@@ -182,6 +183,7 @@ def plan_of(request: Request, estimate: Estimate, rank: int = 1, hardware: str |
         devices_per_node=profile.devices_per_node,
         strategy=estimate.strategy,
         estimate=estimate.to_dict(),
+        calibration=kept.to_dict(request.calibration, profile, request.workload.framework),
         rank=rank,
         memory_limit_bytes=int(request.limit),
     )

@@ -101,4 +101,5 @@ def _read_plan(path: Path) -> ReadResult:
         dialect="plan",
         memory_limit_bytes=plan.memory_limit_bytes,
         hardware=plan.hardware,
+        calibration=plan.calibration,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +49,8 @@ class ReadResult:
         Limit of the memory pool written in the file [bytes].
     hardware : str
         Hardware profile when the file names one, else empty.
+    calibration : mapping
+        Constants that a plan.json was priced with, see ``planner.cluster.kept``; empty for other files.
     """
 
     model: Model
@@ -57,6 +60,7 @@ class ReadResult:
     dialect: str = ""
     memory_limit_bytes: int | None = None
     hardware: str = ""
+    calibration: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_graph(document: Document) -> ReadResult:
