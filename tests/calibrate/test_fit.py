@@ -251,3 +251,31 @@ def test_sets_are_fitted_in_order_of_their_bases() -> None:
     without = [case for case in few if case.model.moe is not None]
     with pytest.raises(KeyError):
         fit_sets(without)["Ascend A2 MoE"]
+
+
+def objective(cases: list[TimeCase], priors, keys, position: np.ndarray) -> float:
+    """The docstring's sum, written out again."""
+    values = {key: constant.value for key, constant in priors.items()}
+    values |= {key: float(np.exp(x)) for key, x in zip(keys, position, strict=True)}
+    rows = sum(2 * (math.sqrt(1 + (log_error(case, values) / 0.08) ** 2) - 1) for case in cases)
+    pull = 0.0
+    for key, x in zip(keys, position, strict=True):
+        sigma = math.log(priors[key].high / priors[key].low) / (2 * 1.2815515655446004)
+        pull += ((x - math.log(priors[key].value)) / sigma) ** 2
+    return rows + pull
+
+
+@pytest.mark.parametrize("factor", [0.75, 1.0, 1.6])
+def test_the_minimum_of_the_docstring_also_where_bounds_are_active(dense: list[TimeCase], factor: float) -> None:
+    """A second opinion from another optimiser; x 0.75 drives constants to their bounds."""
+    from scipy.optimize import minimize
+
+    some = [replace(case, measured_s=factor * case.measured_s) for case in dense[::2]]
+    priors = default_priors(some[0])
+    found = fit(some, priors, DENSE_KEYS)
+    bounds = [(math.log(priors[key].low), math.log(priors[key].high)) for key in DENSE_KEYS]
+    if factor == 0.75:
+        assert any(min(x - low, high - x) < 1e-3 for x, (low, high) in zip(found.position, bounds, strict=True))
+    other = minimize(lambda x: objective(some, priors, DENSE_KEYS, x), found.position, method="L-BFGS-B", bounds=bounds)
+    ours = objective(some, priors, DENSE_KEYS, found.position)
+    assert ours <= other.fun * (1 + 1e-3)
