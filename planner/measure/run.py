@@ -159,6 +159,8 @@ def _command(bench: Bench, folder: Path, ranks: Ranks | None) -> tuple[list[str]
     """The child's command line and surroundings; msrun starts its workers as ``python``, whatever that is called."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "RANK_"))}
     env |= {"GLOG_v": "3", "PYTHONUNBUFFERED": "1"}
+    if bench.device == "CPU":
+        env["PLANNER_CORE_EACH"] = "1"
     job = str(folder / "job.json")
     if ranks is None:
         return [str(bench.python), str(BENCH / "operators.py"), job], env
