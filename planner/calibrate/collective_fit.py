@@ -1,6 +1,6 @@
 """Collective times over sizes: a table for each measured group, and link constants for the groups that were not.
 
-A table is monotone (a larger message is never faster) and interpolated log-log.  The link constants of
+A table holds the piecewise line corrected by what it misses, smoothed; it never falls with size.  The link constants of
 `planner.cluster.rates` are fitted through the library's own choice of algorithm, so that they carry over to other group
 sizes.  `alpha_beta` is the reader's summary: time = alpha + size / bandwidth, piecewise between the sizes where HCCL
 changes its algorithm.
@@ -16,15 +16,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.calibrate import smoothing
+from planner.calibrate.smoothing import Smoothing, best_smoothing
 from planner.cluster.collectives import collective_s
 from planner.cluster.placement import place
 from planner.cluster.rates import defaults
 from planner.cluster.records import Constant, Hardware
-from planner.cluster.tables import SizeTable, size_seconds
+from planner.cluster.tables import SizeTable
 from planner.observe.points import Point
 
 FloatArray = NDArray[np.float64]
 
+#: Scatter of a calm measurement [log].
+CALM: Final = 0.05
 #: Sizes at which HCCL changes its algorithm [bytes]; facts of its open selector.
 SWITCHES: Final = (2.0**16, 2.0**18, 2.0**20, 2.0**24)
 #: Constants that an operation's times determine: its start, the share of the links, between nodes that of the ports.
@@ -74,48 +78,75 @@ def fit_collectives(points: Sequence[Point], hardware: Hardware) -> CollectiveFi
     for point in points:
         key = (point.op, int(point.sizes["ranks"]), int(point.sizes.get("nodes", 1)))
         groups.setdefault(key, []).append(point)
-    tables, fits = [], []
-    for (op, ranks, nodes), members in sorted(groups.items()):
-        sizes, seconds = _by_size(members)
-        if len(sizes) < 2:
-            continue
-        table = _table(op, ranks, nodes, sizes, seconds)
-        tables.append(table)
-        fits.append(_fit(table, sizes, seconds))
+    sized = {key: _by_size(members) for key, members in sorted(groups.items())}
+    fits = [_fit(*key, given) for key, given in sized.items() if len(given.size) > 1]
+    tables = [_table(fit) for fit in fits]
     return CollectiveFits(fits=tuple(fits), tables=tuple(tables), constants=link_constants(tables, hardware))
 
 
-def _by_size(points: Sequence[Point]) -> tuple[FloatArray, FloatArray]:
-    """Sizes in rising order, the fastest time of each."""
-    best: dict[float, float] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """The fastest time of each size, in rising order."""
+
+    size: FloatArray
+    seconds: FloatArray
+    sigma: FloatArray
+
+    def without(self, place: int) -> _Sizes:
+        """All but one."""
+        rest = np.arange(len(self.size)) != place
+        return _Sizes(size=self.size[rest], seconds=self.seconds[rest], sigma=self.sigma[rest])
+
+
+def _by_size(points: Sequence[Point]) -> _Sizes:
+    best: dict[int, Point] = {}
     for point in points:
-        size = float(point.sizes["bytes"])
-        best[size] = min(best.get(size, math.inf), point.best_s)
-    sizes = np.array(sorted(best))
-    return sizes, np.array([best[size] for size in sizes])
-
-
-def _table(op: str, ranks: int, nodes: int, sizes: FloatArray, seconds: FloatArray) -> SizeTable:
-    rising = np.minimum.accumulate(seconds[::-1])[::-1]
-    return SizeTable(
-        op=op, ranks=ranks, nodes=nodes, size_bytes=tuple(map(float, sizes)), seconds=tuple(map(float, rising))
+        known = best.get(point.sizes["bytes"])
+        if known is None or point.best_s < known.best_s:
+            best[point.sizes["bytes"]] = point
+    chosen = [best[size] for size in sorted(best)]
+    return _Sizes(
+        size=np.array([float(p.sizes["bytes"]) for p in chosen]),
+        seconds=np.array([p.best_s for p in chosen]),
+        sigma=smoothing.sigmas([p.spread_s / p.best_s for p in chosen], [p.load for p in chosen], CALM),
     )
 
 
-def _fit(table: SizeTable, sizes: FloatArray, seconds: FloatArray) -> CollectiveFit:
-    held = np.array([_without(table, sizes, seconds, i) for i in range(len(sizes))])
+def _predicted(given: _Sizes, how: Smoothing, at: FloatArray) -> FloatArray:
+    """Time of sizes [s]: the piecewise line, and what it misses, smoothed."""
+    found = lines(given.size, given.seconds)
+    left = np.log(given.seconds) - np.log(line_seconds(found, given.size))
+    extra = smoothing.smoothed(np.log2(given.size)[:, None], left, given.sigma, how, np.log2(at)[:, None])
+    return np.asarray(line_seconds(found, at) * np.exp(extra))
+
+
+def _fit(op: str, ranks: int, nodes: int, given: _Sizes) -> CollectiveFit:
+    found = lines(given.size, given.seconds)
+    left = np.log(given.seconds) - np.log(line_seconds(found, given.size))
+    how = best_smoothing(np.log2(given.size)[:, None], left, given.sigma)
+    fitted = np.maximum.accumulate(_predicted(given, how, given.size))
+    held = [
+        float(_predicted(given.without(i), how, given.size[i : i + 1])[0]) if len(given.size) > 2 else float(fitted[i])
+        for i in range(len(given.size))
+    ]
     return CollectiveFit(
-        op=table.op, ranks=table.ranks, nodes=table.nodes, size_bytes=table.size_bytes,
-        measured_s=tuple(map(float, seconds)), fitted_s=table.seconds, held_out_s=tuple(map(float, held)),
-        lines=lines(sizes, seconds),
+        op=op, ranks=ranks, nodes=nodes, size_bytes=tuple(map(float, given.size)),
+        measured_s=tuple(map(float, given.seconds)), fitted_s=tuple(map(float, fitted)), held_out_s=tuple(held),
+        lines=found,
     )  # fmt: skip
 
 
-def _without(table: SizeTable, sizes: FloatArray, seconds: FloatArray, place: int) -> float:
-    """Time of one size from the others; of the smallest from the next, of the largest at the bandwidth before it."""
-    rest = np.arange(len(sizes)) != place
-    smaller = _table(table.op, table.ranks, table.nodes, sizes[rest], seconds[rest])
-    return float(size_seconds(smaller, sizes[place]))
+def _table(fit: CollectiveFit) -> SizeTable:
+    return SizeTable(op=fit.op, ranks=fit.ranks, nodes=fit.nodes, size_bytes=fit.size_bytes, seconds=fit.fitted_s)
+
+
+def line_seconds(found: Sequence[Line], size_bytes: FloatArray) -> FloatArray:
+    """Time of sizes on piecewise lines [s]."""
+    size = np.asarray(size_bytes, np.float64)
+    time = found[0].alpha_s + size / found[0].bytes_per_s
+    for line in found[1:]:
+        time = np.where(size >= line.from_bytes, line.alpha_s + size / line.bytes_per_s, time)
+    return np.asarray(np.maximum(time, 1e-9))
 
 
 def lines(size_bytes: FloatArray, seconds: FloatArray) -> tuple[Line, ...]:
@@ -128,7 +159,8 @@ def lines(size_bytes: FloatArray, seconds: FloatArray) -> tuple[Line, ...]:
     order = np.argsort(size_bytes)
     size, time = size_bytes[order], seconds[order]
     whole = alpha_beta(size, time)
-    best, cuts = _misses(size, time, whole), (whole,)
+    cuts: tuple[Line, ...] = (whole,)
+    best = _misses(size, time, whole)
     for switch in SWITCHES:
         below = size <= switch
         if below.sum() < 3 or (~below).sum() < 3:
@@ -189,7 +221,7 @@ def link_constants(tables: Sequence[SizeTable], hardware: Hardware) -> dict[str,
 def _keys(tables: Sequence[SizeTable]) -> list[str]:
     """Constants that the measured operations depend on."""
     ops = {table.op for table in tables}
-    keys = []
+    keys: list[str] = []
     for op in sorted(ops):
         keys += _STARTS.get(op, (f"start_s_{op}",))
         if op in ("allreduce", "broadcast"):

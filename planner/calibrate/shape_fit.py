@@ -1,9 +1,8 @@
 """Matmul times over shapes: the smooth law of the time model, and a table of what it misses.
 
 The law has two constants (`planner.cost.time.compute.matmul_s`); they are fitted to logarithms with a soft loss, points
-measured on a busy machine counting less.  What is left over is smoothed as a Gaussian process over log2(m, k, n), whose
-width and strength are those that predict each shape best from the others; where no table does better than the law, there
-is none.
+measured on a busy machine counting less.  What is left over is smoothed over log2(m, k, n), see
+`planner.calibrate.smoothing`; where no table does better than the law, there is none.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.calibrate import smoothing
+from planner.calibrate.smoothing import Smoothing, best_smoothing
 from planner.cluster.records import Constant
-from planner.cluster.tables import ShapeTable, kernel, shape_factor
+from planner.cluster.tables import ShapeTable, shape_factor
 from planner.cost.time.compute import matmul_s
 from planner.observe.points import Point
 
 FloatArray = NDArray[np.float64]
 Shape = tuple[float, float, float]
 
-#: Scatter of a calm measurement [log], and candidates for correlation length [octaves] and strength [log] of the table.
+#: Scatter of a calm measurement [log].
 CALM: Final = 0.04
-WIDTHS: Final = (0.5, 1.0, 1.5, 2.0, 3.0)
-STRENGTHS: Final = (0.05, 0.1, 0.2, 0.4)
 #: Noise written into a table whose rows are smoothed already.
 SMOOTHED: Final = 0.02
 #: Folds in which shapes are held out.
@@ -65,7 +64,7 @@ class Law:
         """Time of shapes [s]."""
         m, k, n = np.array(shapes, np.float64).reshape(-1, 3).T
         rate = self.peak_flop_per_s * self.efficiency
-        return matmul_s(m, k, n, rate, self.k0, self.bytes_per_s, self.element_bytes)
+        return np.asarray(matmul_s(m, k, n, rate, self.k0, self.bytes_per_s, self.element_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +85,8 @@ def shape_of(point: Point) -> Shape:
 
 
 def sigmas(points: Sequence[Point]) -> FloatArray:
-    """How far a measurement may be off [log]: its own scatter, and the load of the machine while it ran."""
-    spread = [min(p.spread_s / p.best_s, 1.0) for p in points]
-    return np.array(
-        [math.sqrt(CALM**2 + (0.5 * s) ** 2 + (p.load or 0.0) ** 2) for p, s in zip(points, spread, strict=True)]
-    )
+    """How far a measurement may be off [log]."""
+    return smoothing.sigmas([p.spread_s / p.best_s for p in points], [p.load for p in points], CALM)
 
 
 def fit_shapes(
@@ -106,13 +102,13 @@ def fit_shapes(
     )
     law, scatter = fit_law(forward, start)
     left = _left_over(forward, law, 1.0)
-    width, strength = _best_smoothing(forward, left)
+    how = best_smoothing(_places(forward), left, sigmas(forward))
     ratio = _ratio(backward, law)
     constants = _constants(law, scatter, len(forward), backward, ratio)
-    table = _table(forward, left, width, strength)
-    behind = _table(backward, _left_over(backward, law, ratio), width, strength) if backward else None
+    table = _table(forward, left, how)
+    behind = _table(backward, _left_over(backward, law, ratio), how) if backward else None
     rows = [*_rows("matmul", forward, law, 1.0, table), *_rows("matmul_backward", backward, law, ratio, behind)]
-    held = [*_held_out(forward, start, width, strength), *_held_out_backward(backward, law, width, strength)]
+    held = [*_held_out(forward, start, how), *_held_out_backward(backward, law, how)]
     return ShapeFit(
         law=law,
         backward_ratio=ratio,
@@ -136,7 +132,7 @@ def fit_law(points: Sequence[Point], start: Law) -> tuple[Law, FloatArray]:
     logs, weights = np.log([p.best_s for p in points]), 1.0 / sigmas(points)
 
     def errors(x: FloatArray) -> FloatArray:
-        return (np.log(_with(start, x).seconds(shapes)) - logs) * weights
+        return np.asarray((np.log(_with(start, x).seconds(shapes)) - logs) * weights)
 
     bounds = np.log([EFFICIENCY, K0]).T
     best = min(
@@ -164,7 +160,7 @@ def _left_over(points: Sequence[Point], law: Law, ratio: float) -> FloatArray:
     """log(measured / law)."""
     if not points:
         return np.zeros(0)
-    return np.log([p.best_s for p in points]) - np.log(ratio * law.seconds([shape_of(p) for p in points]))
+    return np.log(np.array([p.best_s for p in points])) - np.log(ratio * law.seconds([shape_of(p) for p in points]))
 
 
 def _ratio(points: Sequence[Point], law: Law) -> float:
@@ -209,39 +205,18 @@ def _constants(
 
 
 def _places(points: Sequence[Point]) -> FloatArray:
-    return np.log2(np.array([shape_of(p) for p in points], np.float64).reshape(-1, 3))
+    return np.asarray(np.log2(np.array([shape_of(p) for p in points], np.float64).reshape(-1, 3)))
 
 
-def _left_out(points: Sequence[Point], left: FloatArray, width: float, strength: float) -> FloatArray:
-    """Each point's left-over as the others predict it (Rasmussen and Williams 2006, eq. 5.12)."""
-    places = _places(points)
-    inverse = np.linalg.inv(strength**2 * kernel(places, places, width) + np.diag(sigmas(points) ** 2))
-    return np.asarray(left - (inverse @ left) / np.diag(inverse))
-
-
-def _best_smoothing(points: Sequence[Point], left: FloatArray) -> tuple[float, float]:
-    """Width and strength that predict left-out shapes best; strength 0 where the bare law does."""
-    weights = 1.0 / sigmas(points) ** 2
-    scored = [(float((weights * left**2).sum()), 1.0, 0.0)]
-    for width in WIDTHS:
-        for strength in STRENGTHS:
-            out = _left_out(points, left, width, strength)
-            scored.append((float((weights * (out - left) ** 2).sum()), width, strength))
-    _, width, strength = min(scored)
-    return width, strength
-
-
-def _table(points: Sequence[Point], left: FloatArray, width: float, strength: float) -> ShapeTable | None:
+def _table(points: Sequence[Point], left: FloatArray, how: Smoothing) -> ShapeTable | None:
     """Smoothed left-overs at the measured shapes."""
-    if strength == 0.0 or not points:
+    if how.strength == 0.0 or not points:
         return None
-    places = _places(points)
-    covariance = strength**2 * kernel(places, places, width)
-    smooth = covariance @ np.linalg.solve(covariance + np.diag(sigmas(points) ** 2), left)
+    values = smoothing.smoothed(_places(points), left, sigmas(points), how)
     return ShapeTable(
         shapes=tuple(shape_of(p) for p in points),
-        log_ratio=tuple(round(float(value), 4) for value in smooth),
-        width=width,
+        log_ratio=tuple(round(float(value), 4) for value in values),
+        width=how.width,
         noise=SMOOTHED,
     )
 
@@ -261,25 +236,25 @@ def _rows(
     return [(name, p, float(value)) for p, value in zip(points, fitted, strict=True)]
 
 
-def _held_out(points: Sequence[Point], start: Law, width: float, strength: float) -> FloatArray:
+def _held_out(points: Sequence[Point], start: Law, how: Smoothing) -> FloatArray:
     """Each shape predicted by a law and table that never saw its fold [s]."""
     out = np.zeros(len(points))
     for fold in range(min(FOLDS, len(points))):
         rest = [p for i, p in enumerate(points) if i % FOLDS != fold]
         away = [p for i, p in enumerate(points) if i % FOLDS == fold]
         law, _ = fit_law(rest, start)
-        table = _table(rest, _left_over(rest, law, 1.0), width, strength)
+        table = _table(rest, _left_over(rest, law, 1.0), how)
         out[fold::FOLDS] = predicted_s(law, 1.0, table, [shape_of(p) for p in away])
     return out
 
 
-def _held_out_backward(points: Sequence[Point], law: Law, width: float, strength: float) -> FloatArray:
+def _held_out_backward(points: Sequence[Point], law: Law, how: Smoothing) -> FloatArray:
     """The same of backward products, whose law is that of the forward ones."""
     out = np.zeros(len(points))
     for fold in range(min(FOLDS, len(points))):
         rest = [p for i, p in enumerate(points) if i % FOLDS != fold]
         away = [p for i, p in enumerate(points) if i % FOLDS == fold]
         ratio = _ratio(rest, law)
-        table = _table(rest, _left_over(rest, law, ratio), width, strength)
+        table = _table(rest, _left_over(rest, law, ratio), how)
         out[fold::FOLDS] = predicted_s(law, ratio, table, [shape_of(p) for p in away])
     return out

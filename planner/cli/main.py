@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "dryrun": "dryrun",
     "accuracy": "accuracy",
     "collective": "collective",
+    "calibrate": "calibrate",
     "fit": "fit",
     "models": "models",
     "hardware": "hardware",

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from planner.cluster.tables import NOTHING
 from planner.cluster.records import Calibration, Constant, Device, Fabric, Hardware
 from planner.cluster.schema_tables import tables_from
+from planner.cluster.tables import NOTHING
 from planner.errors import CalibrationError, PlannerError, ProfileError
 from planner.units import GIB, KIB, MIB, TIB
 

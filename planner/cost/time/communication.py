@@ -13,8 +13,8 @@ from typing import cast
 import numpy as np
 
 from planner.cluster.collectives import collective_s as library_s
-from planner.cluster.tables import size_seconds
 from planner.cluster.placement import Group
+from planner.cluster.tables import size_seconds
 from planner.cost.strategies import FloatArray
 from planner.cost.time import messages
 from planner.cost.time.messages import Groups, Held, Message

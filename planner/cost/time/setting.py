@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.cluster.tables import NOTHING, Measured
 from planner.cluster.records import Cluster, Hardware
+from planner.cluster.tables import NOTHING, Measured
 from planner.cost.memory.rules import rules_for
 from planner.cost.strategies import FloatArray, Strategies
 from planner.errors import ProfileError

@@ -55,8 +55,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.cluster.tables import NOTHING, Measured
 from planner.cluster.records import Calibration, Cluster
+from planner.cluster.tables import NOTHING, Measured
 from planner.cost.layers import head_CS
 from planner.cost.strategies import FloatArray, IntArray, Strategies, sum_stages
 from planner.cost.time.communication import Traffic, dp_traffic

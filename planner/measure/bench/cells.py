@@ -25,7 +25,7 @@ class Copies(nn.Cell):  # type: ignore[misc]
         self.cell, self.arity = cell, arity
 
     def construct(self, *inputs: Tensor) -> Any:
-        out = ()
+        out: Any = ()
         for start in range(0, len(inputs), self.arity):
             out = (*out, self.cell(*inputs[start : start + self.arity]))
         return out

@@ -1,8 +1,8 @@
 """Child program: times operations of one process and writes each result as a line of JSON as soon as it has it.
 
 Run by ``planner.measure.run`` as ``python operators.py JOB.json``; see `stopwatch` for why it imports nothing of the
-planner.  The job holds ``device``, ``results`` (file to append to), ``budget_s`` (a task), ``deadline`` (seconds from
-now) and ``tasks``: ``id``, ``kind``, ``op``, ``dtype``, ``mode``, ``sizes``.  The first line written describes device
+planner.  The job holds ``device``, ``results`` (file to append to), ``budget_s`` (a task), ``ends`` (reading of the
+system's monotonic clock; at least ``least`` seconds from now) and ``tasks``: ``id``, ``kind``, ``op``, ``dtype``, ``mode``, ``sizes``.  The first line written describes device
 and versions.
 """
 
@@ -39,7 +39,7 @@ def main() -> None:
     go_first()
     use_device(job["device"])
     report(job, {"facts": facts(job["device"])})
-    deadline = time.monotonic() + job["deadline"]
+    deadline = max(job["ends"], time.monotonic() + job["least"])
     for task in job["tasks"]:
         if time.monotonic() > deadline:
             break
@@ -114,7 +114,7 @@ def timed(task: dict[str, Any], budget_s: float) -> dict[str, Any]:
             many()
     except Exception as error:  # whatever an operator without a kernel raises
         return {"unsupported": message(error)}
-    found = stopwatch.slope(one, many, copies, budget_s=budget_s)
+    found: dict[str, Any] = stopwatch.slope(one, many, copies, budget_s=budget_s)
     found["seconds"] = time.monotonic() - begin
     return found
 

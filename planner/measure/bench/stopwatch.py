@@ -1,4 +1,4 @@
-"""Timing in a child program: repeats until the budget is spent, by the slope of few and many copies; the machine's load.
+"""Timing in a child program: repeats until a budget is spent, the slope of few and many copies, the load of the cores.
 
 Child programs run under the interpreter that has MindSpore, which need not have the planner: this module and its
 neighbours import nothing of it, and find each other beside the running script.
@@ -78,7 +78,7 @@ def slope_of(singles: Sequence[float], several: Sequence[float], copies: int) ->
 
 
 def mark_of(times: Sequence[float], best: float, middle: float) -> str:
-    """Why a point is doubtful: ``"throttled"`` when it slowed down steadily, ``"noisy"`` when it scatters, or ``""``."""
+    """Why a point is doubtful: "throttled" when it slowed down steadily, "noisy" when it scatters, else ""."""
     third = len(times) // 3
     if third >= 3 and median(times[-third:]) > THROTTLED * median(times[third:-third]) > THROTTLED**2 * median(
         times[:third]
@@ -109,8 +109,8 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 def take_core(rank: int | None = None) -> None:
     """Bind this process, before it has threads, to one core: the idlest one, or that of its rank.
 
-    On the CPU a device of the planner is a core.  Left alone, MindSpore's and the matmul library's threads fight for the
-    cores, and an operation takes once or twice its time from one second to the next (two cores, MindSpore 2.9).
+    On the CPU a device of the planner is a core.  Left alone, MindSpore's and the matmul library's threads fight for
+    the cores, and an operation takes once or twice its time from one second to the next (two cores, MindSpore 2.9).
     """
     cores = sorted(os.sched_getaffinity(0))
     if rank is not None:
