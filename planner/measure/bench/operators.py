@@ -2,8 +2,8 @@
 
 Run by ``planner.measure.run`` as ``python operators.py JOB.json``; see `stopwatch` for why it imports nothing of the
 planner.  The job holds ``device``, ``results`` (file to append to), ``budget_s`` (a task), ``ends`` (reading of the
-system's monotonic clock; at least ``least`` seconds from now) and ``tasks``: ``id``, ``kind``, ``op``, ``dtype``, ``mode``, ``sizes``.  The first line written describes device
-and versions.
+system's monotonic clock; at least ``least`` seconds from now) and ``tasks``, each with ``id``, ``kind``, ``op``,
+``dtype``, ``mode`` and ``sizes``.  The first line written describes device and versions.
 """
 
 from __future__ import annotations
