@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from planner.estimator import MemoryEstimator
     from planner.model.records import Model, Workload
     from planner.plan import Plan
+    from planner.version import __version__ as __version__
 
 #: Where each public name lives.
 _HOMES = {
+    "__version__": "planner.version",
     "suggest": "planner.api",
     "estimate": "planner.api",
     "MemoryEstimator": "planner.estimator",
