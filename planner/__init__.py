@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from planner.version import __version__ as __version__
-
 if TYPE_CHECKING:
     from planner.api import estimate, suggest
     from planner.cluster.records import Cluster
