@@ -16,8 +16,8 @@ A2 = hardware("910B3")
 def points(op, ranks, seconds, sizes=SIZES):
     return [
         Point(
-            kind="collective", op=op, dtype="float32", mode="graph", sizes={"bytes": int(n), "ranks": ranks, "nodes": 1},
-            best_s=float(t), median_s=float(t),
+            kind="collective", op=op, dtype="float32", mode="graph",
+            sizes={"bytes": int(n), "ranks": ranks, "nodes": 1}, best_s=float(t), median_s=float(t),
         )
         for n, t in zip(sizes, seconds, strict=True)
     ]  # fmt: skip

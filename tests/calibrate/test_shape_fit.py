@@ -61,11 +61,10 @@ def test_a_table_takes_up_what_the_law_misses():
 
 
 def test_points_of_a_busy_machine_count_less():
+    """Two thirds of the points take 1.3 times as long beside a load of 0.3; where the load is hidden they are believed."""
     clean = points("matmul", SHAPES, LAW.seconds(SHAPES))
-    loaded = [dataclasses.replace(p, best_s=2 * p.best_s, median_s=2 * p.median_s, load=0.5) for p in clean[::3]]
-    calm = [p for i, p in enumerate(clean) if i % 3]
-    with_load = fit_shapes(calm + loaded, [], 300e12, 1e12, 2.0).law.efficiency
-    without = fit_shapes(
-        calm + [dataclasses.replace(p, load=0.0) for p in loaded], [], 300e12, 1e12, 2.0
-    ).law.efficiency
-    assert abs(with_load - 0.7) < 0.05 < abs(without - 0.7)
+    calm, slow = clean[::3], [p for i, p in enumerate(clean) if i % 3]
+    slow = [dataclasses.replace(p, best_s=1.3 * p.best_s, median_s=1.3 * p.median_s) for p in slow]
+    loaded = [dataclasses.replace(p, load=0.3) for p in slow]
+    known, hidden = (fit_shapes(calm + others, [], 300e12, 1e12, 2.0).law.efficiency for others in (loaded, slow))
+    assert abs(known / 0.7 - 1.0) < 0.04 < abs(hidden / 0.7 - 1.0)

@@ -104,7 +104,9 @@ def test_a_plan_keeps_the_tables_it_was_priced_with():
 def layers(tp, measured, dtype="bfloat16"):
     model, profile = find("llama2-7b"), hardware("910B3")
     record = dataclasses.replace(calibration(profile, "mindformers"), measured=measured)
-    strategy = Strategy(dp=8 // tp, tp=tp, pp=1, layers=((32,),), recompute_full=(0,), recompute_selective=(0,))
+    strategy = Strategy(
+        dp=8 // tp, tp=tp, pp=1, micro_batches=tp, layers=((32,),), recompute_full=(0,), recompute_selective=(0,)
+    )
     work = Workload(seq=4096, global_batch=8, compute_dtype=dtype)
     return step_time(model, work, Cluster(hardware=profile, devices=8), record, Strategies.of([strategy]))
 
