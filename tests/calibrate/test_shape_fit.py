@@ -61,7 +61,7 @@ def test_a_table_takes_up_what_the_law_misses():
 
 
 def test_points_of_a_busy_machine_count_less():
-    """Two thirds of the points take 1.3 times as long beside a load of 0.3; where the load is hidden they are believed."""
+    """Two thirds of the points take 1.3 times as long beside a load of 0.3; hidden load is believed."""
     clean = points("matmul", SHAPES, LAW.seconds(SHAPES))
     calm, slow = clean[::3], [p for i, p in enumerate(clean) if i % 3]
     slow = [dataclasses.replace(p, best_s=1.3 * p.best_s, median_s=1.3 * p.median_s) for p in slow]

@@ -112,7 +112,7 @@ def layers(tp, measured, dtype="bfloat16"):
 
 
 def test_measured_groups_replace_the_library_and_measured_shapes_correct_the_law():
-    slow = SizeTable(op="allreduce", ranks=8, nodes=1, size_bytes=(1.0, 1e9), seconds=(0.5, 0.5))
+    slow = SizeTable(op="allgather", ranks=8, nodes=1, size_bytes=(1.0, 1e9), seconds=(0.5, 0.5))
     plain = layers(8, Measured())
     assert (layers(8, Measured(collectives=(slow,))).tp_exposed_s / 32).item() > 1.0 > plain.tp_exposed_s.item() / 32
     other = dataclasses.replace(slow, ranks=4)
