@@ -73,7 +73,7 @@ def shown_document(found: Shown, page: Path) -> dict[str, Any]:
     from planner.report.documents import head
 
     return {
-        **head("calibrate"),
+        **head("calibrate-show"),
         "calibration": found.record.name,
         "constants": {
             key: {"value": c.value, "low": c.low, "high": c.high, "kind": c.kind, "source": c.source}
