@@ -97,7 +97,7 @@ def _number(where: str, name: str, text: str | None) -> float:
 def _observed(path: Path) -> Sequence[Point]:
     """What the readers of runs make of a file or folder."""
     try:
-        from planner.observe.read import read
+        from planner.observe.read import read  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
         raise CalibrationError(
             f"--from {path} is neither a raw CSV of planner calibrate nor a table of m, k, n and time."
