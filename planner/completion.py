@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from planner.cost.estimate import evaluate
+from planner.cost.experts import default_etp
 from planner.cost.memory import least_recompute
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import SpecError
@@ -33,7 +34,7 @@ def complete(
     """Whole strategy from some of its degrees.
 
     dp defaults to what the other degrees leave of the cards, every other degree and the micro-batch size to 1, the
-    micro-batches to what the global batch needs, the optimizer to sharding over dp x cp, the layers to the best even
+    micro-batches to what the global batch needs, etp to the framework's own habit, the optimizer to sharding over dp x cp, the layers to the best even
     split.  Nothing is searched but the split and, with ``recompute="auto"``, the least recompute that fits.
 
     Parameters
@@ -78,6 +79,8 @@ def _degrees(request: Request, fields: dict[str, Any]) -> dict[str, Any]:
     fields.setdefault("zero_level", 1 if shards > 1 else 0)
     fields.setdefault("optimizer_shard", shards if fields["zero_level"] else 1)
     fields.setdefault("sequence_parallel", fields["tp"] > 1)
+    experts, framework = request.model.moe is not None, request.workload.framework
+    fields.setdefault("etp", default_etp(framework, experts=experts, tp=fields["tp"]))
     fields.setdefault("schedule", "interleaved" if fields["vpp"] > 1 else "1f1b")
     fields.setdefault("ulysses_degree", fields["cp"] if fields.get("cp_algorithm") == "ulysses" else 1)
     return fields

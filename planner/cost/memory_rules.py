@@ -35,8 +35,6 @@ class MemoryRules:
         MindSpore's optimizer parallelism: ZeRO level 1 and above also splits the stored parameters, which are gathered
         for use; gradients are accumulated in the type of the parameters, or reduced to their owners at once where
         nothing accumulates.  False: parameters stay whole below level 3.
-    expert_tensor_parallel : bool
-        Experts are also split over tp.
     fused_cross_entropy : bool
         Loss and its gradient are computed in place of the logits.
     loss_copies : float
@@ -75,7 +73,6 @@ class MemoryRules:
 
     name: str
     sharded_weights: bool = False
-    expert_tensor_parallel: bool = False
     fused_cross_entropy: bool = False
     loss_copies: float = 1.0
     reuse_master: bool = False
@@ -119,16 +116,14 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "fused-cross-entropy": {"fused_cross_entropy": True},
         "unfused-cross-entropy": {"fused_cross_entropy": False},
         "reuse-fp32-param": {"reuse_master": True},
-        "expert-tensor-parallel": {"expert_tensor_parallel": True},
         "plain-dryrun": {"optimizer_runs": False},
         "frozen-weights": {"frozen_weights": True},
-        "no-expert-tensor-parallel": {"expert_tensor_parallel": False},
     }
 )
 
 _RULES: Final = {
     "mindformers": MemoryRules(name="mindformers", sharded_weights=True),
-    "mindformers-legacy": MemoryRules(name="mindformers-legacy", sharded_weights=True, expert_tensor_parallel=True),
+    "mindformers-legacy": MemoryRules(name="mindformers-legacy", sharded_weights=True),
     "mindformers-pynative": MemoryRules(name="megatron"),
     "megatron": MemoryRules(
         name="megatron",
@@ -137,7 +132,7 @@ _RULES: Final = {
         gradient_placeholders=True,
         workspace_bytes=2.0 * 32 * 2**20,  # cuBLAS and Transformer Engine, 32 MiB each on Hopper and later
     ),
-    "mindspeed": MemoryRules(name="mindspeed", expert_tensor_parallel=True),
+    "mindspeed": MemoryRules(name="mindspeed"),
 }
 
 

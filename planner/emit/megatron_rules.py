@@ -357,7 +357,11 @@ def _routing(a: Arguments, experts: int, expert_tp: int) -> Iterator[Broken]:
     dispatcher = a.text("--moe-token-dispatcher-type", "allgather")
     if not a.has("--disable-bias-linear"):
         yield _conflict("--num-experts", "needs --disable-bias-linear: experts have no bias", "Add it.")
-    if dispatcher == "alltoall_seq" and expert_tp != a.tp:
+    if a.has("--moe-tp-extend-ep"):
+        if dispatcher != "alltoall_seq":
+            why = f"{dispatcher} is refused with --moe-tp-extend-ep"
+            yield _conflict("--moe-token-dispatcher-type", why, "Use alltoall_seq, or --expert-tensor-parallel-size 1.")
+    elif dispatcher == "alltoall_seq" and expert_tp != a.tp:
         yield _conflict(
             "--moe-token-dispatcher-type", "alltoall_seq needs experts split like the dense layers", "Use alltoall."
         )
