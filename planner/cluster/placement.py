@@ -163,8 +163,8 @@ def strides(
     """(size, stride) of every kind of group.
 
     ``dp_cp`` holds the ranks among which gradients are reduced and optimizer states sharded, ``edp`` the same for
-    experts, of which ``etp`` consecutive ranks hold the parts of each; ``ulysses`` and ``ring`` divide cp, head exchange between neighbours; ``embedding`` joins first and last
-    stage.
+    experts, of which ``etp`` consecutive ranks hold the parts of each; ``ulysses`` and ``ring`` divide cp, head
+    exchange between neighbours; ``embedding`` joins first and last stage.
 
     >>> kinds = strides(tp=4, cp=1, dp=2, pp=8)
     >>> [(name, int(size), int(step)) for name, (size, step) in kinds.items() if size > 1]

@@ -64,8 +64,9 @@ def graph(cluster: Cluster) -> nx.Graph[Any]:
 def place_groups(cluster: Cluster, strategy: Degrees) -> dict[str, Groups]:
     """Ranks of every group of every kind; rank r sits on device r.
 
-    Kinds are ``tp``, ``cp``, ``dp``, ``dp_cp``, ``pp``, ``etp``, ``ep`` and ``edp``, as in `planner.cluster.placement.strides`.
-    ``strategy`` is anything with degrees tp, cp, dp, pp, ep, etp; the product of the first four is the number of devices.
+    Kinds are ``tp``, ``cp``, ``dp``, ``dp_cp``, ``pp``, ``etp``, ``ep`` and ``edp``, as in
+    `planner.cluster.placement.strides`.  ``strategy`` is anything with degrees tp, cp, dp, pp, ep, etp; the product of
+    the first four is the number of devices.
     """
     coordinates = [_coordinate(rank, strategy) for rank in range(cluster.devices)]
     fixed = {

@@ -375,8 +375,12 @@ def _ep_ranks_explain(context: Context, s: Strategy) -> str:
     others = [etp for etp in _etp_choices(context, s.tp) if etp != s.etp and _fits_ranks(context, s, s.ep, etp)]
     if s.etp > 1 and others:
         advice += f", or etp: {_listed(others)}"
-    spread = f"ep={s.ep} x etp={s.etp} = {s.ep * s.etp}" if s.etp > 1 else f"ep={s.ep}"
-    return f"ep-ranks: {spread} does not divide the {ranks} ranks of a stage that share experts ({product}); {advice}."
+    spread = f"ep={s.ep}" + (f" x etp={s.etp}" if s.etp > 1 else "")
+    parts = s.ep * s.etp
+    return (
+        f"ep-ranks: {spread}{f' = {parts}' if s.etp > 1 else ''} does not divide the {ranks} ranks of a stage that share "
+        f"experts ({product}; pp={s.pp} x {spread} = {s.pp * parts} of {s.devices} devices on the expert side); {advice}."
+    )
 
 
 def _fits_ranks(context: Context, s: Strategy, ep: int, etp: int) -> bool:

@@ -93,7 +93,7 @@ def test_context_parallel_gathers_keys_and_values():
 def test_splits_divide_as_they_say():
     table = Strategies.of(
         [
-            plan(((4,),), tp=4, cp=2, dp=4, ep=2, micro_batch_size=3, sequence_parallel=on, ulysses_degree=2)
+            plan(((4,),), tp=4, cp=2, dp=4, ep=2, etp=4, micro_batch_size=3, sequence_parallel=on, ulysses_degree=2)
             for on in (True, False)
         ]
     )
@@ -107,13 +107,14 @@ def test_splits_divide_as_they_say():
         "exchanged": [tokens / 4] * 2,
         "alone": [0, 0],
         "routed": [4 * tokens / 4, 4 * tokens],
-        "received": [4 * tokens / 4, 4 * tokens],
+        "received": [4 * tokens, 4 * tokens],
+        "columns": [4 * tokens / 4, 4 * tokens / 4],
         "context": [tokens / 2] * 2,
         "attended": [2 * tokens] * 2,
         "regrouped": [2 * tokens / 4] * 2,
         "global": [2 * tokens] * 2,
         "unpiped": [tokens] * 2,
-        "expert": [0.5] * 2,
+        "expert": [0.5 / 4] * 2,
         "weights": [0.25] * 2,
         "once": [1] * 2,
     }
@@ -129,9 +130,9 @@ def test_logits_of_a_whole_vocabulary_exist_without_a_pipeline_only():
 
 def test_experts_split_over_tp_see_all_tokens_of_their_group():
     workload = work("mindspeed")
-    table = Strategies.of([plan(((4,),), tp=4, dp=4, ep=2)])
+    table = Strategies.of([plan(((4,),), tp=4, dp=4, ep=2, etp=etp) for etp in (1, 4)])
     found = split_elements(moe(), workload, table)
-    assert found["received"][0] == 4 * found["routed"][0]
+    assert (found["received"] / found["routed"]).tolist() == [1, 4]
 
 
 def test_bytes_are_width_times_size_times_elements():

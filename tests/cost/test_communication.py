@@ -251,8 +251,7 @@ def test_sharding_levels_decide_what_travels_every_micro_batch() -> None:
 
 
 def test_expert_groups_follow_the_expert_layout() -> None:
-    row = strategy(tp=2, dp=8, ep=4)
-    apart = Placed(row).groups
-    assert (int(apart.ep.size[0]), int(apart.expert_shard.size[0])) == (4, 4)
-    split_too = Placed(row, replace(WORK, framework="mindspeed")).groups
-    assert (int(split_too.ep.size[0]), int(split_too.expert_shard.size[0])) == (4, 2)
+    apart = Placed(strategy(tp=2, dp=8, ep=4)).groups
+    assert (int(apart.ep.size[0]), int(apart.expert_shard.size[0]), int(apart.etp.size[0])) == (4, 4, 1)
+    split_too = Placed(strategy(tp=2, dp=8, ep=4, etp=2)).groups
+    assert (int(split_too.ep.size[0]), int(split_too.expert_shard.size[0]), int(split_too.etp.size[0])) == (4, 2, 2)
