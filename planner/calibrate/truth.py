@@ -471,10 +471,13 @@ def _expert_parts(
 ) -> int:
     """Ranks that share each expert: the stated number, 1 where a script sets it, else the framework's own.
 
-    Where that asks for more ranks than the row has, its experts were whole.
+    ms-swift sets 1 where its user sets nothing (``megatron_args.py``).  Where a framework's own number asks for more
+    ranks than the row has, its experts were whole.
     """
     if cell.get("etp"):
         return cell["etp"]
+    if "ms-swift" in row["framework"]:
+        return 1
     usual = default_etp(_framework(row["framework"]), experts=True, tp=degrees["tp"])
     ranks = degrees["dp"] * degrees["cp"] * degrees["tp"]
     return 1 if "expert-tensor-parallel" in flags or ranks % (degrees["ep"] * usual) else usual
