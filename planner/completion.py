@@ -13,6 +13,7 @@ from planner.cost.memory import least_recompute
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import SpecError
 from planner.search.layouts import layouts
+from planner.search.legality import SCALAR_RULES, apply_rules
 from planner.search.suggest import RECOMPUTE, Request
 
 
@@ -46,6 +47,8 @@ def complete(
     **degrees
         Fields of `Strategy`.
 
+    A strategy that breaks a rule comes back as it is, with the first split and without recompute.
+
     Raises
     ------
     SpecError
@@ -58,7 +61,10 @@ def complete(
         raise SpecError(f"a strategy has no {', '.join(unknown)}; legal: {', '.join(sorted(legal))}.")
     fields = _degrees(request, fields)
     candidates = [_strategy(fields, layers) for layers in _splits(request, fields, stage_layers)]
-    return _best(request, Strategies.of(candidates), recompute)
+    table = Strategies.of(candidates)
+    if not apply_rules(request.context, table.take([0]), SCALAR_RULES)[0].all():
+        return table.row(0)  # nothing is known of a layout that cannot run; the rules say why
+    return _best(request, table, recompute)
 
 
 def _degrees(request: Request, fields: dict[str, Any]) -> dict[str, Any]:
