@@ -466,9 +466,7 @@ def _strategy(
     )  # fmt: skip
 
 
-def _expert_parts(
-    cell: dict[str, int], row: dict[str, str], degrees: Mapping[str, int], flags: frozenset[str]
-) -> int:
+def _expert_parts(cell: dict[str, int], row: dict[str, str], degrees: Mapping[str, int], flags: frozenset[str]) -> int:
     """Ranks that share each expert: the stated number, 1 where a script sets it, else the framework's own.
 
     ms-swift sets 1 where its user sets nothing (``megatron_args.py``).  Where a framework's own number asks for more

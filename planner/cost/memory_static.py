@@ -101,8 +101,7 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
     head_gradient = bytes_of(workload.compute_dtype) * model.vocab * model.hidden / table.tp
     return Stored(
         static=static,
-        always_CS=rules.workspace_bytes
-        + (_placeholders(model, workload, table, layers) if placeholders else zero),
+        always_CS=rules.workspace_bytes + (_placeholders(model, workload, table, layers) if placeholders else zero),
         gathered_CS=_gathered_in_turn(workload, table, weights, sharded),
         cast={},
         reduced={},
@@ -330,9 +329,7 @@ def _largest(model: Model, kind: LayerKind, table: Strategies) -> tuple[FloatArr
     return dense, expert
 
 
-def _placeholders(
-    model: Model, workload: Workload, table: Strategies, layers: StageLayers
-) -> FloatArray:
+def _placeholders(model: Model, workload: Workload, table: Strategies, layers: StageLayers) -> FloatArray:
     """One unused 16-bit tensor of each weight shape on a stage, shape (C, S)."""
     present = {kind: layers.count(kind) > 0 for kind in model.kinds}
     splits = {

@@ -53,7 +53,9 @@ def layouts(draw: st.DrawFn) -> tuple[Model, Workload, Strategy]:
         optimizer_shard=dp * cp if level else 1,
     )  # fmt: skip
     work = workload_of(framework, model)
-    context = Context(model=model, workload=work, cluster=Cluster(hardware=hardware("910b3"), devices=dp * tp * cp * pp))
+    context = Context(
+        model=model, workload=work, cluster=Cluster(hardware=hardware("910b3"), devices=dp * tp * cp * pp)
+    )
     assume(not [v for v in violations(context, strategy) if v.code not in ("mtp", "fused-experts")])
     return model, work, strategy
 
