@@ -44,8 +44,10 @@ def usual_etp(framework: str, *, experts: bool, tp: int) -> tuple[int, ...]:
 def legal_etp(framework: str, *, experts: bool, tp: int, width: int) -> tuple[int, ...]:
     """Degrees that a framework can run with experts of ``width`` columns.
 
-    >>> legal_etp("mindformers-legacy", experts=True, tp=4, width=96), legal_etp("megatron", experts=True, tp=2, width=4)
-    ((1, 4), (1, 2, 4))
+    >>> legal_etp("mindformers-legacy", experts=True, tp=4, width=96)
+    (1, 4)
+    >>> legal_etp("megatron", experts=True, tp=2, width=4)
+    (1, 2, 4)
     """
     if not experts:
         return (1,)

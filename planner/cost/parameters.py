@@ -21,12 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
-from planner.cost.memory_rules import MemoryRules, is_glm
-from planner.cost.memory_stages import head_stage
+from planner.cost.layers import head_stage
 from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
 from planner.model.operators import (
     Shards,
@@ -42,6 +41,26 @@ CLASSES: Final = ("split", "whole", "norms", "experts", "embedding", "head")
 
 #: A number for each class, shape (C,).
 Classes = Mapping[str, FloatArray]
+
+
+#: Families of MindFormers' legacy ChatGLM2 network, which splits other tensors than the legacy Llama network.
+GLM_FAMILIES: Final = ("glm", "glm4", "chatglm")
+
+
+class Splitting(Protocol):
+    """What decides how weights are split; `planner.cost.memory.rules.MemoryRules` explains the names."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def sharded_weights(self) -> bool: ...  # noqa: D102
+    @property
+    def vocabulary_split(self) -> bool: ...  # noqa: D102
+
+
+def is_glm(model: Model, rules: Splitting) -> bool:
+    """Whether the network is MindFormers' legacy ChatGLM2."""
+    return rules.name == "mindformers-legacy" and model.family in GLM_FAMILIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,7 +127,7 @@ def dot(counts: Classes, size: Mapping[str, FloatArray | float]) -> FloatArray:
 
 
 def rank_parameters(
-    model: Model, table: Strategies, numbers_CS: Mapping[LayerKind, FloatArray], rules: MemoryRules
+    model: Model, table: Strategies, numbers_CS: Mapping[LayerKind, FloatArray], rules: Splitting
 ) -> Parameters:
     """Parameters of one rank.
 
@@ -128,7 +147,7 @@ def rank_parameters(
     )
 
 
-def layer_classes(model: Model, table: Strategies, kind: LayerKind, rules: MemoryRules) -> Classes:
+def layer_classes(model: Model, table: Strategies, kind: LayerKind, rules: Splitting) -> Classes:
     """Parameters of one rank in one layer of a kind, shape (C,) [count]."""
     each, att = layer_parameters(model, kind), model.attention
     inner = att.q_lora_rank + att.kv_lora_rank if att.kind == "mla" else 2 * att.head_dim * att.qk_norm
@@ -145,17 +164,17 @@ def layer_classes(model: Model, table: Strategies, kind: LayerKind, rules: Memor
     }
 
 
-def whole_shared(table: Strategies, rules: MemoryRules) -> BoolArray:
+def whole_shared(table: Strategies, rules: Splitting) -> BoolArray:
     """Where every tensor-parallel rank holds all of the shared experts, shape (C,).
 
-    In MindFormers' mcore networks it does, in legacy ones with sequence parallelism (``LlamaFeedForwardWithMoE.shard``).
+    MindFormers' mcore networks do that, legacy ones with sequence parallelism (``LlamaFeedForwardWithMoE.shard``).
     """
     if rules.name == "mindformers-legacy":
         return table.sequence_parallel
     return np.full(len(table), rules.name == "mindformers")
 
 
-def _last(model: Model, table: Strategies, table_of: FloatArray, rules: MemoryRules) -> Classes:
+def _last(model: Model, table: Strategies, table_of: FloatArray, rules: Splitting) -> Classes:
     """Final norm, head and MTP modules, which look tokens up in a copy of the embedding table on another stage."""
     last = _predicted(model, table, rules)
     embedding, head = embedding_parameters(model), head_parameters(model)
@@ -169,7 +188,7 @@ def _last(model: Model, table: Strategies, table_of: FloatArray, rules: MemoryRu
     return last
 
 
-def _table_split(model: Model, table: Strategies, rules: MemoryRules) -> IntArray:
+def _table_split(model: Model, table: Strategies, rules: Splitting) -> IntArray:
     """Ranks over which the embedding table is split, shape (C,).
 
     Legacy networks of MindFormers split it over context-parallel ranks as well (``LlamaEmbedding.shard``), and not at
@@ -183,12 +202,12 @@ def _table_split(model: Model, table: Strategies, rules: MemoryRules) -> IntArra
     return np.where((model.vocab % over == 0) & ~whole_vocabulary(table, rules), over, 1)
 
 
-def whole_vocabulary(table: Strategies, rules: MemoryRules) -> BoolArray:
+def whole_vocabulary(table: Strategies, rules: Splitting) -> BoolArray:
     """Where every tensor-parallel rank holds the whole embedding table and output projection, shape (C,)."""
     return np.asarray((table.pp == 1) & (not rules.vocabulary_split))
 
 
-def _predicted(model: Model, table: Strategies, rules: MemoryRules) -> dict[str, FloatArray]:
+def _predicted(model: Model, table: Strategies, rules: Splitting) -> dict[str, FloatArray]:
     """Parameters of one rank in all MTP modules.  MindFormers does not split their 2h x h projection over tp."""
     if not model.mtp_layers:
         return {"norms": np.zeros(len(table))}

@@ -150,7 +150,7 @@ class Strategies:
 
     @property
     def expert_copies(self) -> FloatArray:
-        """Ranks of a stage that hold the same part of the same experts, dp x cp x tp / (ep x etp); whole where legal."""
+        """Ranks of a stage that hold the same part of the same experts, dp x cp x tp / (ep x etp)."""
         return np.asarray(self.dp * self.cp * self.tp / (self.ep * self.etp))
 
     @property

@@ -11,8 +11,8 @@ from planner.cost.strategies import FloatArray, IntArray, Strategies
 #: Columns that make a combination of degrees, and those that break ties, in this order.
 DEGREES: Final = ("dp", "tp", "pp", "cp", "ep", "etp")
 TIE_COLUMNS: Final = (
-    "pp", "tp", "cp", "ep", "etp", "vpp", "micro_batch_size", "zero_level", "schedule", "cp_algorithm", "ulysses_degree",
-    "optimizer_shard", "swap_optimizer", "sequence_parallel", "dp",
+    "pp", "tp", "cp", "ep", "etp", "vpp", "micro_batch_size", "zero_level", "schedule", "cp_algorithm",
+    "ulysses_degree", "optimizer_shard", "swap_optimizer", "sequence_parallel", "dp",
 )  # fmt: skip
 
 

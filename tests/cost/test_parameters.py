@@ -12,21 +12,22 @@ from hypothesis import strategies as st
 from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Cluster
 from planner.cost.experts import default_etp, legal_etp, usual_etp
-from planner.cost.memory import memory
-from planner.cost.memory_rules import bytes_of, rules_for
+from planner.cost.memory.peak import memory
+from planner.cost.memory.rules import bytes_of, rules_for
 from planner.cost.parameters import rank_parameters
-from planner.cost.setting import default_execution, setting
-from planner.cost.stages import held_CS, layer_counts
 from planner.cost.strategies import Strategies, Strategy
+from planner.cost.time.setting import default_execution, setting
+from planner.cost.time.stages import held_CS, layer_counts
 from planner.inputs import workload_for
+from planner.legality.apply import violations
+from planner.legality.rules import Context
 from planner.model.load import find
 from planner.model.operators import parameter_count, parameter_shards
 from planner.model.records import Model, Workload
-from planner.search.legality import Context, violations
 
 #: Every kind of network: dense, tied, four norms, latent attention, shared experts, gated ones, MTP.
-MODELS = ("llama-3.1-8b", "qwen2.5-0.5b", "glm-4-9b", "mixtral-8x7b", "qwen2-57b-a14b", "qwen3-30b-a3b", "deepseek-v2-lite",
-          "deepseek-v3")  # fmt: skip
+MODELS = ("llama-3.1-8b", "qwen2.5-0.5b", "glm-4-9b", "glm-4-9b-0414", "mixtral-8x7b", "qwen2-57b-a14b", "qwen3-30b-a3b",
+          "deepseek-v2-lite", "deepseek-v3")  # fmt: skip
 FRAMEWORKS = ("mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron")
 
 
