@@ -20,8 +20,8 @@ class Degrees:
     cp: int = 1
     dp: int = 1
     pp: int = 1
-    ep: int
-    etp: int = 1 = 1
+    ep: int = 1
+    etp: int = 1
 
 
 def enumerated(size, stride, domain, world):

@@ -354,7 +354,7 @@ def _experts(a: Arguments) -> Iterator[Broken]:
 
 
 def _dispatcher(a: Arguments, dispatcher: str, expert_tp: int) -> Iterator[Broken]:
-    """``alltoall_seq`` takes experts split over tp, or spread over it whole by --moe-tp-extend-ep, which takes no other.
+    """``alltoall_seq`` takes experts split over tp, or whole ones of --moe-tp-extend-ep, which takes nothing else.
 
     MindSpeed ``features_manager/moe/tp_extend_ep.py``.
     """
