@@ -331,7 +331,7 @@ def _flash_explain(context: Context, s: Strategy) -> str:
 
 
 def expert_ranks(framework: str, dp: IntArray, tp: IntArray, cp: IntArray) -> IntArray:
-    """Ranks of a stage that may hold different experts: dp x tp in MindFormers' mcore models, dp x tp x cp elsewhere."""
+    """Ranks of a stage that may hold different experts: dp x tp in MindFormers' mcore models, elsewhere times cp."""
     return dp * tp if framework == "mindformers" else dp * tp * cp
 
 
@@ -381,7 +381,8 @@ def _ep_ranks_explain(context: Context, s: Strategy) -> str:
         spread = f"{spread} x etp={s.etp}"
         whole = f"{spread} = {parts}"
     side = f"pp={s.pp} x {spread} = {s.pp * parts} of {s.devices} devices on the expert side"
-    return f"ep-ranks: {whole} does not divide the {ranks} ranks of a stage that share experts ({product}; {side}); {advice}."
+    where = f"the {ranks} ranks of a stage that share experts ({product}; {side})"
+    return f"ep-ranks: {whole} does not divide {where}; {advice}."
 
 
 def _fits_ranks(context: Context, s: Strategy, ep: int, etp: int) -> bool:

@@ -26,8 +26,8 @@ from planner.model.operators import parameter_count, parameter_shards
 from planner.model.records import Model, Workload
 
 #: Every kind of network: dense, tied, four norms, latent attention, shared experts, gated ones, MTP.
-MODELS = ("llama-3.1-8b", "qwen2.5-0.5b", "glm-4-9b", "glm-4-9b-0414", "mixtral-8x7b", "qwen2-57b-a14b", "qwen3-30b-a3b",
-          "deepseek-v2-lite", "deepseek-v3")  # fmt: skip
+MODELS = ("llama-3.1-8b", "qwen2.5-0.5b", "glm-4-9b", "glm-4-9b-0414", "mixtral-8x7b", "qwen2-57b-a14b",
+          "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3")  # fmt: skip
 FRAMEWORKS = ("mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron")
 
 
