@@ -15,12 +15,7 @@ Sources, read in public repositories:
 
 from __future__ import annotations
 
-from typing import Final
-
-#: Frameworks that split every expert over the tensor-parallel ranks where nothing else is asked for.
-SPLIT_BY_DEFAULT: Final = frozenset({"mindformers-legacy", "mindspeed", "megatron"})
-#: Frameworks that take any degree; the other one that splits experts does it over tp or not at all.
-ANY_DEGREE: Final = frozenset({"mindspeed", "megatron"})
+from planner import frameworks
 
 
 def default_etp(framework: str, *, experts: bool, tp: int) -> int:
@@ -29,7 +24,7 @@ def default_etp(framework: str, *, experts: bool, tp: int) -> int:
     >>> default_etp("megatron", experts=True, tp=8), default_etp("mindformers", experts=True, tp=8)
     (8, 1)
     """
-    return tp if experts and framework in SPLIT_BY_DEFAULT else 1
+    return tp if experts and frameworks.of(framework).expert_parts != "whole" else 1
 
 
 def usual_etp(framework: str, *, experts: bool, tp: int) -> tuple[int, ...]:
@@ -49,8 +44,6 @@ def legal_etp(framework: str, *, experts: bool, tp: int, width: int) -> tuple[in
     >>> legal_etp("megatron", experts=True, tp=2, width=4)
     (1, 2, 4)
     """
-    if not experts:
-        return (1,)
-    if framework in ANY_DEGREE:
+    if experts and frameworks.of(framework).expert_parts == "any":
         return tuple(degree for degree in range(1, width + 1) if width % degree == 0)
     return usual_etp(framework, experts=experts, tp=tp)

@@ -27,6 +27,7 @@ import numpy as np
 
 from planner.cost.layers import head_stage
 from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
+from planner.frameworks import TensorLayout
 from planner.model.operators import (
     Shards,
     embedding_parameters,
@@ -51,7 +52,7 @@ class Splitting(Protocol):
     """What decides how weights are split; `planner.cost.memory.rules.MemoryRules` explains the names."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102
+    def layout(self) -> TensorLayout: ...  # noqa: D102
     @property
     def sharded_weights(self) -> bool: ...  # noqa: D102
     @property
@@ -60,7 +61,7 @@ class Splitting(Protocol):
 
 def is_glm(model: Model, rules: Splitting) -> bool:
     """Whether the network is MindFormers' legacy ChatGLM2."""
-    return rules.name == "mindformers-legacy" and model.family in GLM_FAMILIES
+    return rules.layout == "legacy" and model.family in GLM_FAMILIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -155,7 +156,7 @@ def layer_classes(model: Model, table: Strategies, kind: LayerKind, rules: Split
     shared = 0
     if kind != DENSE and model.moe is not None:
         shared = (3 if model.gated_mlp else 2) * model.hidden * model.moe.shared_ffn
-    whole = np.where(whole_shared(table, rules), float(shared), 0.0)
+    whole = np.where(whole_shared(table, rules.layout), float(shared), 0.0)
     return {
         "split": (float(each.tp) - whole) / table.tp,
         "whole": float(each.replicated - norms) + whole,
@@ -164,14 +165,14 @@ def layer_classes(model: Model, table: Strategies, kind: LayerKind, rules: Split
     }
 
 
-def whole_shared(table: Strategies, rules: Splitting) -> BoolArray:
+def whole_shared(table: Strategies, layout: TensorLayout) -> BoolArray:
     """Where every tensor-parallel rank holds all of the shared experts, shape (C,).
 
     MindFormers' mcore networks do that, legacy ones with sequence parallelism (``LlamaFeedForwardWithMoE.shard``).
     """
-    if rules.name == "mindformers-legacy":
+    if layout == "legacy":
         return table.sequence_parallel
-    return np.full(len(table), rules.name == "mindformers")
+    return np.full(len(table), layout == "mcore")
 
 
 def _last(model: Model, table: Strategies, table_of: FloatArray, rules: Splitting) -> Classes:
@@ -184,7 +185,7 @@ def _last(model: Model, table: Strategies, table_of: FloatArray, rules: Splittin
     apart = table.dp * table.cp if is_glm(model, rules) else 1
     last["norms"] = last["norms"] + final_norm_parameters(model).replicated
     last["head"] = head.tp / head_split / apart * ((table.pp > 1) if model.tied_embeddings else 1)
-    last["embedding"] = table_of * ((head_stage(table) > 0) & (model.mtp_layers > 0))
+    last["embedding"] = np.where((head_stage(table) > 0) & (model.mtp_layers > 0), table_of, 0.0)
     return last
 
 
@@ -194,7 +195,7 @@ def _table_split(model: Model, table: Strategies, rules: Splitting) -> IntArray:
     Legacy networks of MindFormers split it over context-parallel ranks as well (``LlamaEmbedding.shard``), and not at
     all where the vocabulary cannot be divided so.  GLM networks do not split it; memory shares it over all ranks.
     """
-    if rules.name != "mindformers-legacy":
+    if rules.layout != "legacy":
         return table.tp
     if is_glm(model, rules):
         return np.ones_like(table.tp)

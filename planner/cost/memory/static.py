@@ -134,7 +134,7 @@ def _copies(model: Model, table: Strategies, rules: MemoryRules) -> Classes:
         "whole": shard * tp if mindspore else shard,
         "norms": one if mindspore else shard,
         "experts": experts,
-        "embedding": ranks * tp * one if glm else one if rules.name == "mindformers-legacy" else shard,
+        "embedding": ranks * tp * one if glm else one if rules.layout == "legacy" else shard,
         "head": one if glm else np.where(whole_vocabulary(table, rules), shard * tp, shard),
     }
 
@@ -270,7 +270,7 @@ def _embedding_early(
     cast of a 16-bit table, and in legacy networks without accumulation the decayed table.  On a device the overflow
     check may hold it back; the DryRun has none (docs/dryrun.md).
     """
-    narrow, legacy = bytes_of(workload.params_dtype) < _FLOAT, rules.name == "mindformers-legacy"
+    narrow, legacy = bytes_of(workload.params_dtype) < _FLOAT, rules.layout == "legacy"
     early = rules.optimizer_runs & (narrow | (legacy & ~_accumulated(table)))
     own = np.where(table.zero_level >= 1, copies["embedding"], 1.0)
     return weights.at_first(_FLOAT * early * weights.first["embedding"] / own)

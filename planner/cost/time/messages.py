@@ -13,14 +13,12 @@ from typing import Final, Literal
 import numpy as np
 
 from planner.cluster.placement import Group, place_on, strides
+from planner.cost.parameters import whole_shared
 from planner.cost.strategies import FloatArray
 from planner.cost.time.setting import Number, Setting
 from planner.model.records import DTYPE_BYTES, MOE, LayerKind, Model, Workload
 
 ACTIVATION_BYTES: Final = 2.0
-
-#: MindSpore graph mode, whose compiler inserts the collectives.
-GRAPH_MODE: Final = frozenset({"mindformers", "mindformers-legacy"})
 
 GroupName = Literal["tp", "ulysses", "ring", "ep", "etp", "pp", "shard", "replica", "expert_shard"]
 
@@ -101,7 +99,7 @@ def tp_messages(setting: Setting, kind: LayerKind) -> tuple[Message, ...]:
     MindFormers' mcore models, which hold them whole on every rank.
     """
     model = setting.model
-    mlp = 1.0 if _split_mlp(setting, kind) else 0.0
+    mlp = _split_mlp(setting, kind)
     latent = model.attention.kind == "mla"
     items = _exchanges(setting, model.hidden, inputs=mlp if latent else 1.0 + mlp, outputs=1.0 + mlp)
     for width in latent_widths(model) if latent else ():
@@ -109,11 +107,12 @@ def tp_messages(setting: Setting, kind: LayerKind) -> tuple[Message, ...]:
     return items
 
 
-def _split_mlp(setting: Setting, kind: LayerKind) -> bool:
-    """Whether a layer's MLP, or the shared experts of one with routed experts, is split over tp."""
+def _split_mlp(setting: Setting, kind: LayerKind) -> Number:
+    """1 where a layer's MLP, or the shared experts of one with routed experts, is split over tp, else 0."""
     if kind != MOE or setting.model.moe is None:
-        return True
-    return setting.model.moe.shared_ffn > 0 and setting.workload.framework != "mindformers"
+        return 1.0
+    whole = whole_shared(setting.table, setting.workload.runs_on.tensors)
+    return np.where(whole, 0.0, 1.0) if setting.model.moe.shared_ffn else 0.0
 
 
 def latent_widths(model: Model) -> tuple[int, ...]:
@@ -154,7 +153,7 @@ def gathers_keys(workload: Workload) -> bool:
 
     MindFormers' graph mode does (``colossalai_cp``): the sequence axis of flash attention's queries alone is split.
     """
-    return workload.framework in GRAPH_MODE
+    return workload.runs_on.graph
 
 
 def key_messages(setting: Setting) -> tuple[Message, ...]:
@@ -249,7 +248,7 @@ def pp_messages(setting: Setting) -> tuple[Message, ...]:
     part and the receivers gather; arXiv 2104.04473, section 4.1).
     """
     share = setting.share
-    ranks = share.tp if setting.workload.framework in {"megatron", "mindspeed"} else share.sp
+    ranks = share.tp if setting.workload.runs_on.sends_parts else share.sp
     size = ACTIVATION_BYTES * share.tokens * setting.model.hidden / ranks
     chunks = setting.table.vpp.astype(np.float64)
     return (Message(group="pp", op="sendrecv", size_bytes=size, forward=chunks, backward=chunks),)
