@@ -37,10 +37,10 @@ def complete(
     """Whole strategy from some of its degrees.
 
     dp defaults to what the other degrees leave of the cards, every other degree and the micro-batch size to 1, the
-    micro-batches to what the global batch needs, etp to the framework's own habit, the optimizer to sharding over
-    dp x cp, the layers to the best even split.  Nothing is searched but the split and, with ``recompute="auto"``, the
-    least recompute that fits.  A strategy that breaks a rule comes back as it is, with the first split and without
-    recompute.
+    micro-batches to what the global batch needs, etp to the framework's own habit, the optimizer to the framework's
+    least sharding, over dp x cp, the layers to the best even split.  Nothing is searched but the split and, with
+    ``recompute="auto"``, the least recompute that fits.  A strategy that breaks a rule comes back as it is, with the
+    first split and without recompute.
 
     Parameters
     ----------
@@ -86,7 +86,8 @@ def _degrees(request: Request, fields: dict[str, Any]) -> dict[str, Any]:
     fields.setdefault("dp", cards // rest)
     fields.setdefault("micro_batches", max(batch // (fields["dp"] * fields["micro_batch_size"]), 1))
     shards = fields["dp"] * fields["cp"]
-    fields.setdefault("zero_level", 1 if shards > 1 else 0)
+    sharding = [level for level in request.workload.runs_on.zero_levels if level > 0]
+    fields.setdefault("zero_level", min(sharding) if shards > 1 else 0)
     fields.setdefault("optimizer_shard", shards if fields["zero_level"] else 1)
     fields.setdefault("sequence_parallel", fields["tp"] > 1)
     experts, framework = request.model.moe is not None, request.workload.framework

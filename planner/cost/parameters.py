@@ -184,7 +184,8 @@ def _last(model: Model, table: Strategies, table_of: FloatArray, rules: Splittin
         head = Shards(tp=embedding.tp)
     apart = table.dp * table.cp if is_glm(model, rules) else 1
     last["norms"] = last["norms"] + final_norm_parameters(model).replicated
-    last["head"] = head.tp / head_split / apart * ((table.pp > 1) if model.tied_embeddings else 1)
+    apart_from_table = np.where(table.pp > 1, 1.0, 0.0) if model.tied_embeddings else 1.0
+    last["head"] = head.tp / head_split / apart * apart_from_table
     last["embedding"] = np.where((head_stage(table) > 0) & (model.mtp_layers > 0), table_of, 0.0)
     return last
 
