@@ -143,6 +143,8 @@ def test_a_layout_whose_experts_need_more_ranks_than_there_are_is_refused_by_nam
     request = inputs.request_for("mixtral-8x7b", 8, framework="megatron", hardware="h100")
     strategy = completion.complete(request, tp=4, ep=4)  # ep x etp = 16 ranks of 8
     with pytest.raises(SpecError, match="ep-ranks: ep=4 x etp=4 = 16 does not divide the 8 ranks .* or etp: 1, 2"):
+        api.judged(request, strategy)
+    with pytest.raises(SpecError, match="16 parts of the experts need more ranks than .* = 8 of a stage"):
         api.estimate_of(request, strategy)
     whole = completion.complete(request, tp=4, ep=4, etp=1)
     assert api.estimate_of(request, whole).strategy.etp == 1

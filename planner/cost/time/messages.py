@@ -14,7 +14,8 @@ import numpy as np
 
 from planner.cluster.placement import Group, place_on, strides
 from planner.cost.parameters import whole_shared
-from planner.cost.strategies import FloatArray
+from planner.cost.strategies import FloatArray, Strategies
+from planner.errors import SpecError
 from planner.cost.time.setting import Number, Setting
 from planner.model.records import DTYPE_BYTES, MOE, LayerKind, Model, Workload
 
@@ -49,8 +50,15 @@ class Groups:
 
 
 def place_groups(setting: Setting) -> Groups:
-    """Where the groups of each row lie."""
+    """Where the groups of each row lie.
+
+    Raises
+    ------
+    SpecError
+        The experts of a row need more ranks than its stages have.
+    """
     table, cluster = setting.table, setting.cluster
+    _check_experts(table)
     kinds = strides(tp=table.tp, cp=table.cp, dp=table.dp, pp=table.pp, ep=table.ep, ulysses=table.ulysses_degree)
     replicas = table.dp * table.cp
     shard = np.where(table.zero_level > 0, np.minimum(table.optimizer_shard, replicas), 1)
@@ -64,6 +72,16 @@ def place_groups(setting: Setting) -> Groups:
         replica=place_on(cluster, replicas // shard, table.tp * shard),
         expert_shard=place_on(cluster, table.expert_copies, table.ep * table.etp),
     )
+
+
+def _check_experts(table: Strategies) -> None:
+    few = np.flatnonzero(table.expert_copies < 1.0)
+    if len(few):
+        s = table.row(int(few[0]))
+        raise SpecError(
+            f"ep={s.ep} x etp={s.etp} = {s.ep * s.etp} parts of the experts need more ranks than the dp={s.dp} x "
+            f"cp={s.cp} x tp={s.tp} = {s.dp * s.cp * s.tp} of a stage; lower ep or etp."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
