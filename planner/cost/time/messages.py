@@ -15,8 +15,8 @@ import numpy as np
 from planner.cluster.placement import Group, place_on, strides
 from planner.cost.parameters import whole_shared
 from planner.cost.strategies import FloatArray, Strategies
-from planner.errors import SpecError
 from planner.cost.time.setting import Number, Setting
+from planner.errors import SpecError
 from planner.model.records import DTYPE_BYTES, MOE, LayerKind, Model, Workload
 
 ACTIVATION_BYTES: Final = 2.0
