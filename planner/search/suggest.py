@@ -66,7 +66,7 @@ class Result:
     Attributes
     ----------
     estimates : Estimates
-        Ranked, best first; one row for each combination of dp, tp, pp, cp and ep, and where these are fewer than
+        Ranked, best first; one row for each combination of dp, tp, pp, cp, ep and etp, and where these are fewer than
         ``request.fill``, their runners-up with other vpp and micro-batches.
     ties : tuple of tuple of int
         Rows in groups that the calibration cannot tell apart, in order; every row is in one group.
