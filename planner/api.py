@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from planner import plan as plans
+from planner.cluster import kept
 from planner.cluster import load as clusters
 from planner.cluster.records import Hardware
 from planner.completion import cards_of, complete
@@ -15,9 +16,9 @@ from planner.cost.estimate import Estimate, evaluate
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import SpecError
 from planner.inputs import request_for
+from planner.legality.apply import require_legal
 from planner.model.records import Model
 from planner.plan import Plan
-from planner.search.legality import require_legal
 from planner.search.suggest import Request, Result, search
 
 Progress = Callable[[int, int], None]
@@ -182,6 +183,7 @@ def plan_of(request: Request, estimate: Estimate, rank: int = 1, hardware: str |
         devices_per_node=profile.devices_per_node,
         strategy=estimate.strategy,
         estimate=estimate.to_dict(),
+        calibration=kept.to_dict(request.calibration, profile, request.workload.framework),
         rank=rank,
         memory_limit_bytes=int(request.limit),
     )
@@ -203,7 +205,7 @@ def configuration_of(plan: Plan) -> dict[str, Any]:
     """A plan as a parsed MindFormers configuration."""
     import yaml
 
-    from planner.emit.mindformers_graph import render
+    from planner.dialects.graph.write import render
 
     content: dict[str, Any] = yaml.safe_load(render(plan).text)
     return content

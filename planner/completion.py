@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from planner.cost.estimate import evaluate
-from planner.cost.memory import least_recompute
+from planner.cost.memory.peak import least_recompute
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import SpecError
 from planner.search.layouts import layouts

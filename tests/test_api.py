@@ -14,8 +14,8 @@ import planner
 from planner import api, completion, inputs
 from planner.cluster.load import hardware
 from planner.errors import InfeasibleError, SpecError
+from planner.legality.apply import violations
 from planner.model.load import closest, find
-from planner.search.legality import violations
 
 LLAMA = "llama-3.1-70b"
 

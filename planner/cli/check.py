@@ -30,7 +30,7 @@ def check(
     cards: Annotated[str | None, own("--cards", CLUSTER_PANEL, "Cards, where no file says it.", "N")] = None,
 ) -> int:
     """Find what a framework accepts silently and then fails or wastes hours on: line, why, fix."""
-    from planner.emit.lint import check as find
+    from planner.dialects.check import check as find
     from planner.report.checks import check_document, check_lines
 
     devices = None if cards is None else parse.whole(cards, "--cards", most=parse.MOST_CARDS)

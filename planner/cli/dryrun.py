@@ -20,8 +20,8 @@ from planner.errors import SpecError
 if TYPE_CHECKING:
     from planner.cost.strategies import Strategy
     from planner.search.suggest import Request
-    from planner.validate.dryrun import DryRunReport, DryRunSettings
-    from planner.validate.volume_comparison import VolumeRow
+    from planner.validate.compiler.dryrun import DryRunReport, DryRunSettings
+    from planner.validate.traffic.comparison import VolumeRow
 
 RUN_PANEL = "Run"
 
@@ -55,8 +55,8 @@ def dryrun(
     """Run stages of a plan through MindSpore DryRun and compare memory, and collectives, with the prediction."""
     from planner import api, inputs
     from planner.report.comparison import comparison_lines, dryrun_document, over
-    from planner.validate.dryrun import DryRunSettings
-    from planner.validate.dryrun import dryrun as run
+    from planner.validate.compiler.dryrun import DryRunSettings
+    from planner.validate.compiler.dryrun import dryrun as run
 
     settings = DryRunSettings(
         python=None if python is None else Path(python),
@@ -94,9 +94,9 @@ def volumes_of(
     request: Request, strategy: Strategy, report: DryRunReport, folder: Path | None
 ) -> dict[int, tuple[VolumeRow, ...]]:
     """Planned and compiled collectives of each stage, with the micro-batches that were run."""
-    from planner.cost.volumes import setting_of
-    from planner.validate.volume_comparison import compare
-    from planner.validate.volumes import read_collectives
+    from planner.cost.time.volumes import setting_of
+    from planner.validate.traffic.comparison import compare
+    from planner.validate.traffic.volumes import read_collectives
 
     assert folder is not None
     rows = {}

@@ -14,10 +14,10 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from planner.cluster.records import Calibration, Cluster
-from planner.cost.memory import Memory, memory
-from planner.cost.setting import Execution, peak_flop_per_s
-from planner.cost.step import COLUMNS, HIDDEN_COLUMNS, StepTime, step_time
+from planner.cost.memory.peak import Memory, memory
 from planner.cost.strategies import BoolArray, FloatArray, Strategies, Strategy
+from planner.cost.time.setting import Execution, peak_flop_per_s
+from planner.cost.time.step import COLUMNS, HIDDEN_COLUMNS, StepTime, step_time
 from planner.errors import SpecError
 from planner.model.operators import flop_per_token
 from planner.model.records import Model, Workload
@@ -202,7 +202,7 @@ def evaluate(
     limit_bytes : float, optional
         Memory a stage may use [bytes]; default: the device's usable memory.
     run : Execution, optional
-        See `planner.cost.step.step_time`.
+        See `planner.cost.time.step.step_time`.
 
     Returns
     -------

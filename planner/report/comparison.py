@@ -11,8 +11,8 @@ from planner.report.documents import head, job, strategy_fields
 from planner.report.text import degrees, job_lines, layers_line, recompute_line, table, wrapped
 from planner.search.suggest import Request
 from planner.units import GIB, MIB
-from planner.validate.dryrun import DryRunReport, StageResult, default_stages
-from planner.validate.volume_comparison import COUNTED, VolumeRow
+from planner.validate.compiler.dryrun import DryRunReport, StageResult, default_stages
+from planner.validate.traffic.comparison import COUNTED, VolumeRow
 
 #: Words for a part of memory: the planner's terms, the DryRun's terms.
 PARTS: Final = (

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from planner.cost.rows import distinct
 from planner.cost.strategies import CP_ALGORITHMS, SCHEDULES, IntArray, Strategies
 from planner.errors import SpecError
+from planner.legality.apply import SCALAR_RULES, Context, apply_rules
+from planner.legality.rules import FRAMEWORK_SCHEDULES, FRAMEWORK_ZERO_LEVELS, divisors
 from planner.search.layouts import layouts
-from planner.search.legality import SCALAR_RULES, Context, apply_rules
-from planner.search.rules import FRAMEWORK_SCHEDULES, FRAMEWORK_ZERO_LEVELS, divisors
 
 #: Values looked at where neither pins nor the request decide.
 MICRO_BATCH_SIZES: Final = (1, 2, 4, 8)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from planner.cost.memory import TERMS as OURS
+from planner.cost.memory.peak import TERMS as OURS
 from planner.report.comparison import PARTS, trained
-from planner.validate.dryrun import DryRunReport, StageResult
-from planner.validate.prepare import read_layout
-from planner.validate.tracker import TERMS as THEIRS
+from planner.validate.compiler.dryrun import DryRunReport, StageResult
+from planner.validate.compiler.prepare import read_layout
+from planner.validate.compiler.tracker import TERMS as THEIRS
 from tests.cli.runner import run
 from tests.cli.test_answers import undocumented
 
@@ -70,7 +70,7 @@ def test_difference_is_predicted_against_dryrun(plan: Path, monkeypatch: pytest.
         return DryRunReport(layout=read_layout({**layout, "model": {"model_config": {"seq_length": 2048}}}),
                             stages=results, notes=("a note",))  # fmt: skip
 
-    monkeypatch.setattr("planner.validate.dryrun.dryrun", made_up)
+    monkeypatch.setattr("planner.validate.compiler.dryrun.dryrun", made_up)
     answer = run(f"dryrun {plan} --stages 0,1 --jobs 2 --exact")
     assert answer.code == 0
     assert answer.err == "stage 0: compiling\n"
@@ -91,7 +91,7 @@ def test_a_stage_over_the_limit_is_said_and_ends_with_3(plan: Path, monkeypatch:
     report = DryRunReport(
         layout=read_layout({**layout, "model": {"model_config": {"seq_length": 2048}}}), stages=stages, notes=()
     )
-    monkeypatch.setattr("planner.validate.dryrun.dryrun", lambda *_: report)
+    monkeypatch.setattr("planner.validate.compiler.dryrun.dryrun", lambda *_: report)
     answer = run(f"dryrun {plan}")
     assert answer.code == 3
     assert "Over the limit of 58.00 GiB: stage 0 by 1.00 GiB. The job would run out of" in answer.lines
@@ -124,7 +124,7 @@ def test_collectives_of_a_stage_and_why_they_differ(plan: Path, monkeypatch: pyt
         return DryRunReport(layout=read_layout({**layout, "model": {"model_config": {"seq_length": 2048}}}),
                             stages=(result(0, 2**30),), notes=())  # fmt: skip
 
-    monkeypatch.setattr("planner.validate.dryrun.dryrun", made_up)
+    monkeypatch.setattr("planner.validate.compiler.dryrun.dryrun", made_up)
     answer = run(f"dryrun {plan} --stages 0 --volumes")
     assert answer.code == 0, answer.err
     assert not folders[0].exists()
@@ -157,7 +157,7 @@ def test_a_plan_json_without_yaml_is_rendered(plan: Path, monkeypatch: pytest.Mo
         seen.append(config)
         return DryRunReport(layout=read_layout(config), stages=(result(0, 2**30),), notes=())
 
-    monkeypatch.setattr("planner.validate.dryrun.dryrun", made_up)
+    monkeypatch.setattr("planner.validate.compiler.dryrun.dryrun", made_up)
     (plan / "pretrain.yaml").unlink()
     assert run(f"dryrun {plan}").code == 0
     assert seen[0]["parallel_config"]["model_parallel"] == 2
