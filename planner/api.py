@@ -12,7 +12,7 @@ from planner.cluster import kept
 from planner.cluster import load as clusters
 from planner.cluster.records import Hardware
 from planner.completion import cards_of, complete
-from planner.cost.estimate import Estimate, evaluate
+from planner.cost.estimate import Estimate
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import SpecError
 from planner.inputs import request_for
@@ -20,6 +20,7 @@ from planner.legality.apply import require_legal
 from planner.model.records import Model
 from planner.plan import Plan
 from planner.search.suggest import Request, Result, search
+from planner.timeline.estimate import evaluate
 
 Progress = Callable[[int, int], None]
 

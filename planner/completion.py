@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from planner.cost.estimate import evaluate
 from planner.cost.memory.peak import least_recompute
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import SpecError
 from planner.search.layouts import layouts
 from planner.search.suggest import RECOMPUTE, Request
+from planner.timeline.estimate import evaluate
 
 
 def cards_of(degrees: Mapping[str, Any]) -> int:

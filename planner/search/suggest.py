@@ -15,15 +15,15 @@ from typing import Final, NoReturn
 
 import numpy as np
 
-from planner.cluster.records import Calibration
 from planner.cost.estimate import Estimates
 from planner.cost.rows import distinct
 from planner.cost.strategies import FloatArray, IntArray, Strategies
+from planner.cost.time.step import StepTime
 from planner.errors import InfeasibleError, SpecError
 from planner.search.balance import rebalance
 from planner.search.cards import fewest_cards, lightest_rows
 from planner.search.explain import describe, nearest_violations
-from planner.search.objective import estimated, fitted, flattened, objective_of
+from planner.search.objective import estimated, fitted, flattened, objective_of, simulated
 from planner.search.request import OBJECTIVES, RECOMPUTE, Balance, Objective, Recompute, Request
 from planner.search.space import Batch, batches
 from planner.search.tables import concatenate, degree_keys, order, variant_keys
@@ -74,8 +74,6 @@ class Result:
         Candidates looked at, and those that are legal and fit.
     removed : dict of str to int
         Candidates removed by each rule, by memory (``memory``); with ``fitting`` they add up to ``examined``.
-    simulated_s : tuple of float
-        With ``balance="exact"``: seconds of a step of the leading rows, their pipeline simulated event by event [s].
     """
 
     request: Request
@@ -84,7 +82,6 @@ class Result:
     examined: int
     fitting: int
     removed: dict[str, int]
-    simulated_s: tuple[float, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -108,20 +105,18 @@ def search(request: Request, progress: Progress | None = None) -> Result:
     scan = _scan(request, progress)
     if scan.fitting == 0:
         _refuse(request, scan)
-    finalists = refine(request, scan.table, scan.objective)
-    ranked = _filled(request, _distinct(request, finalists))
-    simulated: tuple[float, ...] = ()
-    if request.balance == "exact" and request.objective == "time":
-        ranked, simulated = _perfected(request, ranked)
-    estimates = estimated(request, ranked)
+    field = _judged(request, refine(request, scan.table, scan.objective))
+    ranked = _filled(request, field, field.leaders(request.top))
+    if request.balance == "exact":
+        ranked = _perfected(request, ranked)
+    estimates = estimated(request, ranked.table, ranked.time)
     return Result(
         request=request,
         estimates=estimates,
-        ties=tie_groups(estimates, request.calibration),
+        ties=tie_groups(estimates),
         examined=scan.examined,
         fitting=scan.fitting,
         removed=scan.removed,
-        simulated_s=simulated,
     )
 
 
@@ -210,44 +205,54 @@ def _place_in_group(keys: IntArray, by_key: IntArray, value: FloatArray | None =
 # --- finalists ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Finalists:
+    """Rows with their simulated time and what they are ranked by."""
+
+    table: Strategies
+    time: StepTime
+    value: FloatArray
+
+    def take(self, rows: IntArray) -> _Finalists:
+        return _Finalists(table=self.table.take(rows), time=self.time.take(rows), value=self.value[rows])
+
+    def leaders(self, most: int = 0) -> _Finalists:
+        """The best row of each combination of degrees, ranked; at most so many unless 0."""
+        rows = best_per_shape(self.table, self.value, 1)
+        return self.take(rows[:most] if most else rows)
+
+
+def _judged(request: Request, table: Strategies) -> _Finalists:
+    """Rows simulated."""
+    time = simulated(request, table)
+    value = objective_of(request, table) if request.objective == "memory" else time.step_s
+    return _Finalists(table=table, time=time, value=value)
+
+
 def refine(request: Request, table: Strategies, value: FloatArray) -> Strategies:
-    """Finalists with layers and recompute moved between stages; rows never get worse."""
-    rows = best_per_shape(table, value, BALANCED_PER_SHAPE)
-    keys = degree_keys(table)[rows]
-    first, place = distinct(keys)
-    leading = np.argsort(np.argsort(first))[place] < BALANCED_SHAPES
-    head, tail = table.take(rows[leading]), table.take(rows[~leading])
+    """Finalists, and the leading ones also with layers and recompute moved between stages."""
     if request.objective == "memory":
         return flattened(request, table)
     if request.balance == "none":
-        return concatenate([head, tail])
-    return concatenate([rebalance(request, head), tail])
+        return table
+    rows = best_per_shape(table, value, BALANCED_PER_SHAPE)
+    first, place = distinct(degree_keys(table)[rows])
+    leading = np.argsort(np.argsort(first))[place] < BALANCED_SHAPES
+    return concatenate([table, rebalance(request, table.take(rows[leading]))])
 
 
-def _perfected(request: Request, ranked: Strategies) -> tuple[Strategies, tuple[float, ...]]:
-    """The leading rows balanced by CP-SAT and put in the order of their simulated steps."""
+def _perfected(request: Request, ranked: _Finalists) -> _Finalists:
+    """The leading rows also as CP-SAT balances them, the better of each two by simulation, ranked again."""
     from planner.search.exact import balanced
-    from planner.search.simulate import step_s
 
-    count = min(len(ranked), PERFECTED)
-    best = [balanced(request, ranked.row(i)) for i in range(count)]
-    seconds = np.array([step_s(request, strategy) for strategy in best])
-    table = Strategies.of(best)
-    places = order(table, seconds)
-    rest = ranked.take(np.arange(count, len(ranked)))
-    return concatenate([table.take(places), rest]), tuple(seconds[places].tolist())
+    best = [balanced(request, ranked.table.row(i)) for i in range(min(len(ranked.table), PERFECTED))]
+    both = _judged(request, concatenate([ranked.table, Strategies.of(best)]))
+    return both.take(best_per_shape(both.table, both.value, 1, variant_keys)[: len(ranked.table)])
 
 
-def _distinct(request: Request, table: Strategies) -> Strategies:
-    """The best row of each combination of degrees, ranked."""
-    value = objective_of(request, table)
-    rows = best_per_shape(table, value, 1)
-    return table.take(rows[: request.top] if request.top else rows)
-
-
-def _filled(request: Request, ranked: Strategies) -> Strategies:
+def _filled(request: Request, field: _Finalists, ranked: _Finalists) -> _Finalists:
     """The ranked rows, and where they are fewer than asked for, the best other variants of their combinations."""
-    missing = request.fill - len(ranked)
+    missing = request.fill - len(ranked.table)
     if missing <= 0:
         return ranked
     scan = _scan(request, None, variant_keys)
@@ -256,12 +261,11 @@ def _filled(request: Request, ranked: Strategies) -> Strategies:
     if request.objective == "memory":
         variants = flattened(request, variants)
     elif request.balance != "none":
-        variants = rebalance(request, variants)
-    table = concatenate([ranked, variants])
-    value = objective_of(request, table)
-    order_of = best_per_shape(table, value, 1, variant_keys)
-    best = np.isin(order_of, best_per_shape(table, value, 1))
-    return table.take(order_of[best | (np.cumsum(~best) <= missing)])
+        variants = concatenate([variants, rebalance(request, variants)])
+    every = _judged(request, concatenate([field.table, variants]))
+    order_of = best_per_shape(every.table, every.value, 1, variant_keys)
+    best = np.isin(order_of, best_per_shape(every.table, every.value, 1))
+    return every.take(order_of[best | (np.cumsum(~best) <= missing)])
 
 
 #: Layouts of one release and model size are ordered rightly in 89 % of pairs when their predictions lie 5 % apart,
@@ -270,15 +274,16 @@ def _filled(request: Request, ranked: Strategies) -> Strategies:
 RESOLVED_SHARE: Final = 1.0 / 3.0
 
 
-def tie_groups(estimates: Estimates, calibration: Calibration) -> tuple[tuple[int, ...], ...]:
+def tie_groups(estimates: Estimates) -> tuple[tuple[int, ...], ...]:
     """Ranked rows in groups whose step times the calibration cannot tell apart.
 
-    A group opens with its best row and takes the following ones within a third of the interval's half-width.
+    A group opens with its best row and takes the following ones within a third of the half-width of the interval that
+    is shown for that row.
     """
-    width = (calibration.residual_log_p90 - calibration.residual_log_p10) / 2.0 * RESOLVED_SHARE
+    width = np.log(estimates.step_high_s / estimates.step_low_s) / 2.0 * RESOLVED_SHARE
     groups: list[list[int]] = []
     for row, step_s in enumerate(estimates.step_s.tolist()):
-        if groups and abs(np.log(step_s / estimates.step_s[groups[-1][0]])) <= width:
+        if groups and abs(np.log(step_s / estimates.step_s[groups[-1][0]])) <= width[groups[-1][0]]:
             groups[-1].append(row)
         else:
             groups.append([row])

@@ -102,7 +102,9 @@ def _makespan(program: Compiled, lengths_DN: FloatArray, transfer_N: FloatArray,
     return np.asarray(tail.max(axis=0))
 
 
-def _steady(body: Program, lengths_DN: FloatArray, transfer_N: FloatArray, state: FloatArray, blocks: int) -> FloatArray:
+def _steady(
+    body: Program, lengths_DN: FloatArray, transfer_N: FloatArray, state: FloatArray, blocks: int
+) -> FloatArray:
     """Ends of the last block, ``blocks`` after the given one."""
     left = np.full(state.shape[1], blocks)
     out = state.copy()
@@ -159,5 +161,3 @@ def _blocks_alike(
     np.divide(np.abs(lead), np.abs(drift), out=blocks, where=closing)
     often = np.minimum(np.floor(blocks.min(axis=0)), 2.0**40)
     return np.where(alike, often, 0).astype(np.int64)
-
-

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.cost.estimate import evaluate
 from planner.cost.memory.peak import least_recompute, memory
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import InfeasibleError, SpecError
@@ -13,6 +12,7 @@ from planner.legality.apply import violations
 from planner.search import space, suggest
 from planner.search.suggest import Request, Result, estimated, search
 from planner.search.tables import degree_keys, order
+from planner.timeline.estimate import evaluate
 from planner.units import GIB
 from tests.search.requests import answer, request
 from tests.search.shapes import dense, moe

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.cost.schedule import Durations, simulate
 from planner.cost.strategies import FloatArray, Strategies, Strategy
 from planner.cost.time.pipeline import pipeline_time
+from planner.timeline.simulation import makespans
 
 
 def row(p: int, v: int, m: int, schedule: str) -> Strategy:
@@ -23,8 +23,8 @@ def closed(schedule: str, v: int, m: int, f: FloatArray, b: FloatArray, w: Float
 
 
 def simulated(schedule: str, v: int, m: int, f: FloatArray, b: FloatArray, w: FloatArray) -> float:
-    forward, backward, weights = (tuple(tuple(float(x) / v for x in values) for _ in range(v)) for values in (f, b, w))
-    return simulate(schedule, Durations(forward_s=forward, backward_s=backward, weights_s=weights), m).makespan_s
+    forward, backward, weights = (np.tile(values / v, (v, 1))[..., None] for values in (f, b, w))
+    return float(makespans(schedule, forward, backward, weights, m)[0])
 
 
 def test_bubble_of_a_published_layout() -> None:
@@ -115,11 +115,9 @@ def test_uneven_chunks_lie_between_fullest_stage_and_locked_stages() -> None:
     errors = []
     for lay in cases:
         v, p = lay.shape
-        seconds = tuple(tuple(float(x) for x in line) for line in lay.tolist())
-        twice = tuple(tuple(2 * x for x in line) for line in seconds)
-        ends = [simulate("interleaved", Durations(forward_s=seconds, backward_s=twice, weights_s=seconds), n * p)
-                for n in (5, 8)]  # fmt: skip
-        pace = (ends[1].makespan_s - ends[0].makespan_s) / (3 * p) / 3.0
+        one = lay[..., None].astype(float)
+        ends = [float(makespans("interleaved", one, 2 * one, one, n * p)[0]) for n in (50, 53)]
+        pace = (ends[1] - ends[0]) / (3 * p) / 3.0
         low, high = float(lay.sum(axis=0).max()), float(locked_layers(lay[None])[0])
         assert low <= pace + 1e-9
         assert pace <= high + 1e-9
