@@ -38,6 +38,7 @@ def suggest(
     pins: Mapping[str, Collection[int | str | bool]] | None = None,
     objective: str = "time",
     recompute: str = "auto",
+    balance: str = "fast",
     top: int = 10,
     progress: Progress | None = None,
 ) -> Result:
@@ -67,6 +68,9 @@ def suggest(
     objective : {"time", "cards", "memory"}
     recompute : {"auto", "none", "selective", "full"}
         The least that fits, stage by stage, or the same for every layer.
+    balance : {"fast", "exact", "none"}
+        How layers of the best strategies are moved between stages: by single moves; by CP-SAT too (some seconds); not
+        at all.
     top : int
         Strategies wanted; 0 for all finalists.
 
@@ -98,7 +102,8 @@ def suggest(
         framework=framework,
         max_memory=max_memory,
     )
-    asked: dict[str, Any] = {"pins": dict(pins or {}), "objective": objective, "recompute": recompute, "top": top}
+    asked: dict[str, Any] = {"pins": dict(pins or {}), "objective": objective, "recompute": recompute}
+    asked |= {"balance": balance, "top": top}
     return search(replace(request, **asked), progress)
 
 

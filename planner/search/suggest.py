@@ -17,10 +17,10 @@ import numpy as np
 
 from planner.cost.estimate import Estimates
 from planner.cost.rows import distinct
-from planner.cost.strategies import FloatArray, IntArray, Strategies
+from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
 from planner.cost.time.step import StepTime
 from planner.errors import InfeasibleError, SpecError
-from planner.search.balance import rebalance
+from planner.search.balance import polished, rebalance
 from planner.search.cards import fewest_cards, lightest_rows
 from planner.search.explain import describe, nearest_violations
 from planner.search.objective import estimated, fitted, flattened, objective_of, simulated
@@ -48,10 +48,15 @@ Progress = Callable[[int, int], None]
 Keys = Callable[[Strategies], IntArray]
 
 #: Rows kept of each combination of degrees while scanning; combinations that are balanced, and rows of each.
-KEPT_PER_SHAPE: Final = 4
+KEPT_PER_SHAPE: Final = 6
 BALANCED_SHAPES: Final = 16
 BALANCED_PER_SHAPE: Final = 2
-#: Rows that CP-SAT balances and the simulation orders.
+#: How far apart closed forms and simulation may put two rows of one combination of degrees; see docs/time.md.
+CLOSED_FORM_ERROR: Final = 0.06
+#: Rows with chunks that are polished by default, and how far behind the first they may be: single moves gain up to 3 %.
+POLISHED: Final = 3
+POLISHED_GAP: Final = 0.03
+#: Rows that CP-SAT balances.
 PERFECTED: Final = 8
 #: Rows times stages up to which batches of the space are evaluated together.
 JOINED_CELLS: Final = 2**15
@@ -105,10 +110,8 @@ def search(request: Request, progress: Progress | None = None) -> Result:
     scan = _scan(request, progress)
     if scan.fitting == 0:
         _refuse(request, scan)
-    field = _judged(request, refine(request, scan.table, scan.objective))
-    ranked = _filled(request, field, field.leaders(request.top))
-    if request.balance == "exact":
-        ranked = _perfected(request, ranked)
+    field = _judged(request, _promising(request, refine(request, scan.table, scan.objective)))
+    ranked = _perfected(request, _filled(request, field, field.leaders(request.top)))
     estimates = estimated(request, ranked.table, ranked.time)
     return Result(
         request=request,
@@ -229,6 +232,27 @@ def _judged(request: Request, table: Strategies) -> _Finalists:
     return _Finalists(table=table, time=time, value=value)
 
 
+def _promising(request: Request, table: Strategies) -> Strategies:
+    """Distinct rows that the closed forms do not put too far behind the best of their combination of degrees."""
+    value = objective_of(request, table)
+    ranked = order(table, value)
+    twin = np.zeros(len(table), bool)
+    twin[ranked[1:]] = _same_rows(table, ranked[1:], ranked[:-1])
+    _, place = distinct(degree_keys(table))
+    best = np.full(len(table), np.inf)
+    np.minimum.at(best, place, value)
+    return table.take(np.flatnonzero(~twin & (value <= best[place] * (1.0 + CLOSED_FORM_ERROR))))
+
+
+def _same_rows(table: Strategies, one: IntArray, other: IntArray) -> BoolArray:
+    """Whether rows are the same strategy; they are neighbours once ordered."""
+    same = np.ones(len(one), bool)
+    for name in Strategies.__dataclass_fields__:
+        column = getattr(table, name).reshape(len(table), -1)
+        same &= (column[one] == column[other]).all(axis=1)
+    return same
+
+
 def refine(request: Request, table: Strategies, value: FloatArray) -> Strategies:
     """Finalists, and the leading ones also with layers and recompute moved between stages."""
     if request.objective == "memory":
@@ -242,12 +266,22 @@ def refine(request: Request, table: Strategies, value: FloatArray) -> Strategies
 
 
 def _perfected(request: Request, ranked: _Finalists) -> _Finalists:
-    """The leading rows also as CP-SAT balances them, the better of each two by simulation, ranked again."""
-    from planner.search.exact import balanced
+    """The leading rows also with their chunks moved as simulation wants it, ranked again."""
+    if request.objective == "memory" or request.balance == "none":
+        return ranked
+    if request.balance == "exact":
+        from planner.search.exact import balanced as better
 
-    best = [balanced(request, ranked.table.row(i)) for i in range(min(len(ranked.table), PERFECTED))]
-    both = _judged(request, concatenate([ranked.table, Strategies.of(best)]))
-    return both.take(best_per_shape(both.table, both.value, 1, variant_keys)[: len(ranked.table)])
+        rows = np.arange(min(len(ranked.table), PERFECTED))
+    else:
+        better = polished
+        near = (ranked.value <= ranked.value[0] * (1.0 + POLISHED_GAP)) & (ranked.table.vpp > 1)
+        rows = np.flatnonzero(near)[:POLISHED]
+    if not len(rows):
+        return ranked
+    moved = [better(request, ranked.table.row(i)) for i in rows.tolist()]
+    both = _judged(request, concatenate([ranked.table, Strategies.of(moved)]))
+    return both.take(best_per_shape(both.table, both.value, 1, variant_keys))
 
 
 def _filled(request: Request, field: _Finalists, ranked: _Finalists) -> _Finalists:

@@ -192,17 +192,20 @@ def _levels(lengths: list[int], own: IntArray, other: IntArray) -> IntArray:
             while here < end:
                 wait = waits[here]
                 if wait >= 0:
-                    if level[wait] < 0:
+                    needed = level[wait]
+                    if needed < 0:
                         break
-                    highest = max(highest, level[wait])
+                    if needed > highest:
+                        highest = needed
                 highest += 1
                 level[here] = highest
                 here += 1
             todo = todo or here > at[stage]
             at[stage], last[stage] = here, highest
-    stuck = sum(one < 0 for one in level)
+    found = np.array(level, np.int64)
+    stuck = int((found < 0).sum())
     assert not stuck, f"schedule stalls before {stuck} of {len(level)} passes"
-    return np.array(level, np.int64)
+    return found
 
 
 def _program(

@@ -39,6 +39,7 @@ def everything(asked: Request) -> Strategies:
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_without_balance_the_answer_is_the_best_of_everything(name: str) -> None:
+    """Found by closed forms among all, chosen by simulation among the best of those."""
     asked = Request(**{f: getattr(SMALL[name], f) for f in Request.__dataclass_fields__} | {"balance": "none"})
     result = search(asked)
     table = everything(asked)
@@ -47,7 +48,10 @@ def test_without_balance_the_answer_is_the_best_of_everything(name: str) -> None
     keys = degree_keys(table)
     best = {key: exact.step_s[(keys == key) & exact.fits].min() for key in set(keys[exact.fits].tolist())}
     found = dict(zip(degree_keys(result.estimates.table).tolist(), result.estimates.step_s.tolist(), strict=True))
-    assert found == best
+    assert found.keys() == best.keys()
+    assert min(found.values()) <= min(best.values()) * 1.01
+    for key, step_s in found.items():
+        assert best[key] <= step_s <= best[key] * 1.03
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
