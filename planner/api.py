@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from planner import plan as plans
+from planner.checked import TYPES, checked
 from planner.cluster import kept
 from planner.cluster import load as clusters
 from planner.cluster.records import Hardware
@@ -102,8 +103,10 @@ def suggest(
         framework=framework,
         max_memory=max_memory,
     )
-    asked: dict[str, Any] = {"pins": dict(pins or {}), "objective": objective, "recompute": recompute}
-    asked |= {"balance": balance, "top": top}
+    if not isinstance(pins or {}, Mapping):
+        raise SpecError(f"pins={pins!r} must map dimensions to legal values, e.g. {{'tp': {{8}}}}.")
+    asked: dict[str, Any] = checked(objective=objective, recompute=recompute, balance=balance, top=top)
+    asked["pins"] = dict(pins or {})
     return search(replace(request, **asked), progress)
 
 
@@ -148,6 +151,7 @@ def estimate(
     if strategy is not None:
         cards = cards or strategy.devices
         global_batch = global_batch or strategy.dp * strategy.micro_batch_size * strategy.micro_batches
+    checked(**{name: value for name, value in degrees.items() if name in TYPES})
     cards = cards or cards_of(degrees)
     request = request_for(
         model,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from planner.checked import checked, model_size
 from planner.cluster import kept
 from planner.cluster import load as clusters
 from planner.cluster.records import Calibration, Cluster, Hardware
@@ -44,6 +45,7 @@ def request_for(
     calibration: str | Path | None = None,
 ) -> Request:
     """Whole request from loose inputs; parameters as in `suggest`, and a calibration file of one's own runs."""
+    checked(cards=cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=framework, max_memory=max_memory)
     shape = model_for(model)
     profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware)
     cluster = Cluster(hardware=profile, devices=cards)
@@ -112,7 +114,7 @@ def model_for(model: Model | str | float | Path) -> Model:
     if isinstance(model, Path):
         return models.from_file(model)
     if not isinstance(model, str):
-        return models.closest(model)
+        return models.closest(model_size(model))
     if re.fullmatch(r"\s*[0-9][0-9_.,eE+]*\s*[KMBGTkmbgt]?\s*", model):
         return models.closest(parse_count(model, "parameter count"))
     if model.endswith(".json") or "\\" in model or Path(model).is_dir():

@@ -65,7 +65,8 @@ def check_pins(pins: Pins) -> None:
         for value in values:
             if legal is not None and value not in legal:
                 raise SpecError(f"pin {name}={value!r} is not known; legal: {', '.join(legal)}.")
-            if legal is None and (not isinstance(value, int) or value < (0 if _may_be_zero(name) else 1)):
+            flag = isinstance(value, bool) and not _may_be_zero(name)
+            if legal is None and (flag or not isinstance(value, int) or value < (0 if _may_be_zero(name) else 1)):
                 raise SpecError(f"pin {name}={value!r} must be a positive whole number.")
 
 

@@ -50,7 +50,8 @@ def degree_keys(table: Strategies) -> IntArray:
 def variant_keys(table: Strategies) -> IntArray:
     """One number per combination of degrees, chunks of a stage and micro-batch size, shape (C,)."""
     columns = np.stack([degree_keys(table), table.vpp, table.micro_batch_size], axis=1)
-    return np.asarray(columns @ mixers(3, start=1931))
+    key: IntArray = columns @ mixers(3, start=1931)
+    return key
 
 
 def order(table: Strategies, value: FloatArray) -> IntArray:
