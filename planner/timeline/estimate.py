@@ -72,11 +72,11 @@ def pipeline_s(
 
 def _simulate(out: FloatArray, table: Strategies, rows: IntArray, *lengths_RVS: FloatArray) -> None:
     """Fill in the makespans of some rows, those with the same shape of pipeline at once."""
-    columns = (table.schedule, table.pp, table.vpp, table.micro_batches)
-    key = np.stack([column[rows] for column in columns], axis=1) @ mixers(len(columns))
-    first, place = distinct(key)
+    columns = (table.schedule, table.pp, table.vpp)
+    first, place = distinct(np.stack([column[rows] for column in columns], axis=1) @ mixers(len(columns)))
     for group, like in enumerate(rows[first].tolist()):
         members = np.flatnonzero(place == group)
-        schedule, pp, vpp, micro = (int(column[like]) for column in columns)
+        schedule, pp, vpp = (int(column[like]) for column in columns)
         forward, backward, weights = (np.moveaxis(part[members, :vpp, :pp], 0, 2) for part in lengths_RVS)
+        micro = table.micro_batches[rows[members]]
         out[rows[members]] = makespans(SCHEDULES[schedule], forward, backward, weights, micro)

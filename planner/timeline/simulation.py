@@ -30,7 +30,7 @@ def makespans(
     forward_VSN: FloatArray,
     backward_VSN: FloatArray,
     weights_VSN: FloatArray,
-    micro_batches: int,
+    micro_batches: int | IntArray,
     transfer_N: FloatArray | None = None,
 ) -> FloatArray:
     """Seconds from the first pass to the end of the last one, of N sets of lengths, shape (N,).
@@ -43,6 +43,8 @@ def makespans(
         One micro-batch in each chunk of each stage; backward includes the gradients of weights [s].
     weights_VSN : ndarray, shape (V, S, N)
         Part of backward that a schedule may delay [s].
+    micro_batches : int or ndarray of int, shape (N,)
+        Micro-batches of a step; sets that differ by whole rounds are simulated together.
     transfer_N : ndarray, shape (N,), optional
         Delay of one hand-over between stages during which both may work on [s].
 
@@ -56,23 +58,25 @@ def makespans(
     """
     chunks, stages, count = forward_VSN.shape
     transfer = np.zeros(count) if transfer_N is None else transfer_N
+    micro_N = np.broadcast_to(micro_batches, (count,))
     if schedule == "gpipe" and chunks == 1:
-        return _two_runs(forward_VSN[0], backward_VSN[0], micro_batches, transfer)
-    program, blocks = compiled(schedule, stages, chunks, micro_batches)
-    splits = program.orders.splits
-    early = backward_VSN - weights_VSN if splits else backward_VSN
+        return _two_runs(forward_VSN[0], backward_VSN[0], micro_N, transfer)
+    programs = {m: compiled(schedule, stages, chunks, m) for m in sorted(set(micro_N.tolist()))}
+    early = backward_VSN - weights_VSN if schedule == "zero_bubble_v" else backward_VSN
     lengths = np.stack([forward_VSN, early, weights_VSN]).reshape(3 * chunks * stages, count)
-    slots = micro_batches * chunks + 3.0 * stages * chunks
-    lengths, transfer = _rounded(lengths, transfer, slots)
-    wide = max(CELLS // max(len(program.body or program.head), 1), 1)
-    parts = [
-        _makespan(program, lengths[:, begin : begin + wide], transfer[begin : begin + wide], blocks)
-        for begin in range(0, count, wide)
-    ]
-    return np.concatenate(parts) if parts else np.zeros(0)
+    lengths, transfer = _rounded(lengths, transfer, micro_N * chunks + 3.0 * stages * chunks)
+    blocks = np.array([programs[m][1] for m in micro_N.tolist()], np.int64)
+    kind = np.array([id(programs[m][0]) for m in micro_N.tolist()], np.int64)
+    out = np.zeros(count)
+    for program in {id(found): found for found, _ in programs.values()}.values():
+        rows = np.flatnonzero(kind == id(program))
+        wide = max(CELLS // max(len(program.body or program.head), 1), 1)
+        for part in (rows[begin : begin + wide] for begin in range(0, len(rows), wide)):
+            out[part] = _makespan(program, lengths[:, part], transfer[part], blocks[part])
+    return out
 
 
-def _two_runs(forward_SN: FloatArray, backward_SN: FloatArray, m: int, transfer_N: FloatArray) -> FloatArray:
+def _two_runs(forward_SN: FloatArray, backward_SN: FloatArray, m: IntArray, transfer_N: FloatArray) -> FloatArray:
     """GPipe: equal jobs through a line of stages, and back; the sum of a run and m - 1 times its slowest stage."""
     out = 2.0 * (len(forward_SN) - 1) * transfer_N
     for way_SN in (forward_SN, backward_SN):
@@ -80,33 +84,32 @@ def _two_runs(forward_SN: FloatArray, backward_SN: FloatArray, m: int, transfer_
     return np.asarray(out)
 
 
-def _rounded(lengths_DN: FloatArray, transfer_N: FloatArray, slots: float) -> tuple[FloatArray, FloatArray]:
+def _rounded(lengths_DN: FloatArray, transfer_N: FloatArray, slots_N: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Multiples of a power of two of which the longest possible step holds fewer than 2**52.
 
     No step is longer than one whose passes all take as long as the longest of their kind.
     """
     kinds = lengths_DN.reshape(3, -1, lengths_DN.shape[1]).max(axis=1).sum(axis=0)
-    longest = 2.0 * slots * (kinds + 2.0 * transfer_N) + np.finfo(np.float64).tiny
+    longest = 2.0 * slots_N * (kinds + 2.0 * transfer_N) + np.finfo(np.float64).tiny
     unit = np.exp2(np.ceil(np.log2(longest)) - MANTISSA)
     return np.rint(lengths_DN / unit) * unit, np.rint(transfer_N / unit) * unit
 
 
-def _makespan(program: Compiled, lengths_DN: FloatArray, transfer_N: FloatArray, blocks: int) -> FloatArray:
+def _makespan(program: Compiled, lengths_DN: FloatArray, transfer_N: FloatArray, blocks_N: IntArray) -> FloatArray:
     ends = program.head.run(lengths_DN, transfer_N)
     if program.body is None or program.tail is None:
         return np.asarray(ends.max(axis=0))
     last = ends[program.block_of_head]
-    if blocks:
-        last = _steady(program.body, lengths_DN, transfer_N, last, blocks)
+    last = _steady(program.body, lengths_DN, transfer_N, last, blocks_N)
     tail = program.tail.run(lengths_DN, transfer_N, last)
     return np.asarray(tail.max(axis=0))
 
 
 def _steady(
-    body: Program, lengths_DN: FloatArray, transfer_N: FloatArray, state: FloatArray, blocks: int
+    body: Program, lengths_DN: FloatArray, transfer_N: FloatArray, state: FloatArray, blocks_N: IntArray
 ) -> FloatArray:
-    """Ends of the last block, ``blocks`` after the given one."""
-    left = np.full(state.shape[1], blocks)
+    """Ends of the last block, so many after the given one; at least one each."""
+    left = blocks_N.copy()
     out = state.copy()
     rows = np.arange(state.shape[1])
     history = [state]
