@@ -52,7 +52,7 @@ KEPT_PER_SHAPE: Final = 6
 BALANCED_SHAPES: Final = 16
 BALANCED_PER_SHAPE: Final = 2
 #: How far apart closed forms and simulation may put two rows of one combination of degrees; see docs/time.md.
-CLOSED_FORM_ERROR: Final = 0.06
+CLOSED_FORM_ERROR: Final = 0.10
 #: Rows with chunks that are polished by default, and how far behind the first they may be: single moves gain up to 3 %.
 POLISHED: Final = 3
 POLISHED_GAP: Final = 0.03
