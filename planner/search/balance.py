@@ -20,8 +20,9 @@ from planner.search.request import Request
 ROUNDS: Final = 8
 #: Stages that may receive the layer: those with least work.
 RECEIVERS: Final = 6
-#: Stages that `polished` takes a layer from: those with most work.
-DONORS: Final = 4
+#: Stages that `polished` takes a layer from, those with most work, and gives it to, those with least.
+GIVING: Final = 3
+TAKING: Final = 4
 
 
 def rebalance(request: Request, table: Strategies) -> Strategies:
@@ -81,11 +82,11 @@ def _chunk_moves(table: Strategies, stage_s: FloatArray) -> Strategies:
     """One layer from a chunk of a long stage to a chunk of a short one, or within a stage; recompute not yet chosen."""
     layers = table.layers_CVS[0]
     by_time = np.argsort(-stage_s, kind="stable")
-    givers = layers[:, by_time[:DONORS]] > 0
+    givers = layers[:, by_time[:GIVING]] > 0
     chunk, place = np.nonzero(givers)
-    to_chunk, to_place = np.nonzero(np.ones((len(layers), min(RECEIVERS, layers.shape[1])), bool))
-    source = np.stack([chunk, by_time[:DONORS][place]], axis=1)
-    target = np.stack([to_chunk, by_time[::-1][:RECEIVERS][to_place]], axis=1)
+    to_chunk, to_place = np.nonzero(np.ones((len(layers), min(TAKING, layers.shape[1])), bool))
+    source = np.stack([chunk, by_time[:GIVING][place]], axis=1)
+    target = np.stack([to_chunk, by_time[::-1][:TAKING][to_place]], axis=1)
     give, take = (index.ravel() for index in np.indices((len(source), len(target))))
     differ = (source[give] != target[take]).any(axis=1)
     give, take = give[differ], take[differ]
