@@ -22,7 +22,7 @@ from planner.cost.time.step import StepTime
 from planner.errors import InfeasibleError, SpecError
 from planner.search.balance import polished, rebalance
 from planner.search.cards import fewest_cards, lightest_rows
-from planner.search.explain import describe, nearest_violations
+from planner.search.nearest import describe, nearest_violations
 from planner.search.objective import estimated, fitted, flattened, objective_of, simulated
 from planner.search.request import OBJECTIVES, RECOMPUTE, Balance, Objective, Recompute, Request
 from planner.search.space import Batch, batches
