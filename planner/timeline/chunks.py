@@ -15,7 +15,7 @@ from planner.cost.layers import dealt
 from planner.cost.strategies import SCHEDULES, FloatArray, IntArray, Strategies
 from planner.cost.time.messages import place_groups
 from planner.cost.time.setting import Execution, default_execution, setting
-from planner.cost.time.stages import stages
+from planner.cost.time.stages import Stages, stages
 from planner.model.records import Model, Workload
 
 
@@ -41,10 +41,7 @@ def chunk_seconds(
 ) -> Chunks:
     """Seconds of every chunk of every candidate."""
     place_CVS = model_order(table)
-    unrolled = _unrolled(table, place_CVS)
-    constants = {key: constant.value for key, constant in calibration.constants.items()}
-    asked = setting(model, workload, cluster, constants, unrolled, run or default_execution(workload))
-    staged = stages(asked, place_groups(asked))
+    staged = staged_chunks(model, workload, cluster, calibration, unrolled(table), run)
 
     def by_chunk(values_CP: FloatArray) -> FloatArray:
         flat = np.take_along_axis(values_CP, np.maximum(place_CVS, 0).reshape(len(table), -1), axis=1)
@@ -57,6 +54,20 @@ def chunk_seconds(
     )
 
 
+def staged_chunks(
+    model: Model,
+    workload: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    table: Strategies,
+    run: Execution | None = None,
+) -> Stages:
+    """One micro-batch in every chunk of an `unrolled` table, in the order of the model, and what it consists of."""
+    constants = {key: constant.value for key, constant in calibration.constants.items()}
+    asked = setting(model, workload, cluster, constants, table, run or default_execution(workload))
+    return stages(asked, place_groups(asked))
+
+
 def model_order(table: Strategies) -> IntArray:
     """Place of each chunk of each stage in the order of the model, shape (C, V, S); -1 where there is none."""
     chunk, stage = np.arange(table.layers_CVS.shape[1])[None, :, None], np.arange(table.stages)[None, None, :]
@@ -66,8 +77,9 @@ def model_order(table: Strategies) -> IntArray:
     return np.where((chunk < vpp) & (stage < pp), place, -1)
 
 
-def _unrolled(table: Strategies, place_CVS: IntArray) -> Strategies:
+def unrolled(table: Strategies) -> Strategies:
     """Every chunk as a stage of its own."""
+    place_CVS = model_order(table)
     depth = table.layers_CVS.shape[1]
     room = np.moveaxis(table.layers_CVS, 1, 0).reshape(depth, -1)
     full, some = table.recompute_full_CS, table.recompute_full_CS + table.recompute_selective_CS

@@ -77,7 +77,7 @@ class Compiled:
         A block after a block; what is left behind the last block.
     orders : Orders
         Of the step that the programs were compiled from.
-    event_of_head : tuple of ndarray
+    place : tuple of ndarray
         Stage and position in its order of every pass of the head.
     """
 
@@ -94,12 +94,13 @@ def compiled(schedule: str, stages: int, chunks: int, micro_batches: int) -> tup
     """Programs for a step, and how often its body runs."""
     short, blocks = repeats(schedule, stages, chunks, micro_batches)
     if not blocks:
-        return _whole(schedule, stages, chunks, micro_batches), 0
+        return whole(schedule, stages, chunks, micro_batches), 0
     return _cut(schedule, stages, chunks, short), blocks - 1
 
 
 @lru_cache(maxsize=128)
-def _whole(schedule: str, stages: int, chunks: int, micro_batches: int) -> Compiled:
+def whole(schedule: str, stages: int, chunks: int, micro_batches: int) -> Compiled:
+    """The program of every pass of a step, none of it repeated."""
     graph = _graph(orders(schedule, stages, chunks, micro_batches), stages, chunks, micro_batches)
     everything = np.arange(len(graph.stage))
     head, sequence = _program(graph, everything, everything[:0])
