@@ -18,8 +18,8 @@ Micro-batches that p does not divide are done in the first round when interleavi
 Sources: Narayanan et al. 2021 (arXiv 2104.04473, section 2.2) for 1F1B and interleaving; MindSpore's
 ``pipeline_transformer/pipeline_scheduler.cc`` (``InterleavedScheduler``) for the first round and for the variant with
 less memory (``MemoryOptimizedReorder``; the graphs of the DryRun grid, MindSpore 2.9, keep what the ordinary order
-keeps); Qi et al. 2024 (arXiv 2405.15362, appendix) for the V schedule, whose hand-made order keeps 2p - s - 1 micro-batches of chunk 0 and s + 1 of chunk 1, as
-`planner.cost.layers.in_flight_CVS` counts them.
+keeps); Qi et al. 2024 (arXiv 2405.15362, appendix) for the V schedule, whose hand-made order keeps 2p - s - 1
+micro-batches of chunk 0 and s + 1 of chunk 1, as `planner.cost.layers.in_flight_CVS` counts them.
 """
 
 from __future__ import annotations

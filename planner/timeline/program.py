@@ -32,8 +32,8 @@ class Program:
         Place of the pass's length in (kind, chunk, stage).
     crosses : ndarray of bool, shape (P,)
         The one waited for is on another stage.
-    bounds : tuple of int
-        Where levels begin, and the end.
+    levels : tuple of (begin, end, own, other, crosses)
+        The passes of each level, and those columns cut to it.
     """
 
     given: int
@@ -41,7 +41,7 @@ class Program:
     other: IntArray
     what: IntArray
     crosses: BoolArray
-    bounds: tuple[int, ...]
+    levels: tuple[tuple[int, int, IntArray, IntArray, BoolArray], ...]
 
     def __len__(self) -> int:
         return len(self.own)
@@ -51,15 +51,14 @@ class Program:
         ends = np.zeros((1 + self.given + len(self), seconds_DN.shape[1]))
         if known_GN is not None:
             ends[1 : 1 + self.given] = known_GN
-        length = seconds_DN[self.what]
-        delays = bool(transfer_N.any())
-        first = 1 + self.given
-        for begin, end in zip(self.bounds, self.bounds[1:], strict=False):
-            ready = ends[self.other[begin:end]]
+        length, found = seconds_DN.take(self.what, 0), ends[1 + self.given :]
+        delays, take = bool(transfer_N.any()), ends.take
+        for begin, end, own, other, crosses in self.levels:
+            ready = take(other, 0)
             if delays:
-                ready += self.crosses[begin:end, None] * transfer_N
-            np.maximum(ready, ends[self.own[begin:end]], out=ready)
-            np.add(ready, length[begin:end], out=ends[first + begin : first + end])
+                ready += crosses[:, None] * transfer_N
+            np.maximum(ready, take(own, 0), out=ready)
+            np.add(ready, length[begin:end], out=found[begin:end])
         return ends
 
 
@@ -216,7 +215,7 @@ def _program(
     if sequence is None:
         sequence = members[np.argsort(graph.level[members], kind="stable")]
     level = graph.level[sequence]
-    starts = np.flatnonzero(np.diff(level, prepend=-1)).tolist()
+    bounds = [*np.flatnonzero(np.diff(level, prepend=-1)).tolist(), len(sequence)]
     place = np.full(len(graph.stage) + 1, -1)
     place[-1] = 0  # no pass
     given = 0 if known is None else len(known)
@@ -234,5 +233,5 @@ def _program(
         other=other,
         what=graph.what[sequence],
         crosses=crosses,
-        bounds=(*starts, len(sequence)),
+        levels=tuple((a, b, own[a:b], other[a:b], crosses[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)),
     ), sequence
