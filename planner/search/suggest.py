@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, NoReturn
 
 import numpy as np
@@ -57,7 +58,7 @@ CLOSED_FORM_ERROR: Final = 0.10
 POLISHED: Final = 3
 POLISHED_GAP: Final = 0.03
 #: Rows that CP-SAT balances.
-PERFECTED: Final = 8
+PERFECTED: Final = 4
 #: Rows times stages up to which batches of the space are evaluated together.
 JOINED_CELLS: Final = 2**15
 #: Broken rules that a refusal spells out; the others are named.
@@ -111,7 +112,9 @@ def search(request: Request, progress: Progress | None = None) -> Result:
     if scan.fitting == 0:
         _refuse(request, scan)
     field = _judged(request, _promising(request, refine(request, scan.table, scan.objective)))
-    ranked = _perfected(request, _filled(request, field, field.leaders(request.top)))
+    ranked = _filled(request, field, field.leaders(request.top))
+    told = None if progress is None else partial(progress, scan.examined, scan.fitting)
+    ranked = _perfected(request, ranked, told)
     estimates = estimated(request, ranked.table, ranked.time)
     return Result(
         request=request,
@@ -265,8 +268,8 @@ def refine(request: Request, table: Strategies, value: FloatArray) -> Strategies
     return concatenate([table, rebalance(request, table.take(rows[leading]))])
 
 
-def _perfected(request: Request, ranked: _Finalists) -> _Finalists:
-    """The leading rows also with their chunks moved as simulation wants it, ranked again."""
+def _perfected(request: Request, ranked: _Finalists, told: Callable[[], None] | None = None) -> _Finalists:
+    """The leading rows also with their chunks moved as simulation wants it, ranked again; ``told`` after each."""
     if request.objective == "memory" or request.balance == "none":
         return ranked
     if request.balance == "exact":
@@ -279,7 +282,11 @@ def _perfected(request: Request, ranked: _Finalists) -> _Finalists:
         rows = np.flatnonzero(near)[:POLISHED]
     if not len(rows):
         return ranked
-    moved = [better(request, ranked.table.row(i)) for i in rows.tolist()]
+    moved = []
+    for row in rows.tolist():
+        moved.append(better(request, ranked.table.row(row)))
+        if told is not None:
+            told()
     both = _judged(request, concatenate([ranked.table, Strategies.of(moved)]))
     return both.take(best_per_shape(both.table, both.value, 1, variant_keys))
 
