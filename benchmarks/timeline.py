@@ -33,7 +33,7 @@ def main() -> None:
             "random": 0.2 + rng.random(shape),
         }
         for name, forward in kinds.items():
-            for cache in (program.compiled, program.whole, program._cut):
+            for cache in (program.whole, program._cut):
                 cache.cache_clear()
             spent = []
             for _ in range(6):

@@ -245,4 +245,4 @@ def _head_units(request: Request, strategy: Strategy) -> int:
     count = np.array(strategy.layers)
     each = np.divide(chunk_s, count, out=np.full(count.shape, np.inf), where=count > 0)
     layer_s = float(np.median(each[np.isfinite(each)]))
-    return max(round(UNITS * (float(chunk_s[-1, -1]) / layer_s - count[-1, -1])), 0)
+    return max(round(UNITS * (float(chunk_s[-1, -1]) / layer_s - float(count[-1, -1]))), 0)

@@ -6,17 +6,23 @@ of `planner.cost.time.pipeline` and stay what a search scans millions of rows wi
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from planner.cluster.records import Calibration, Cluster
 from planner.cost.estimate import Estimates, joined
 from planner.cost.rows import distinct, mixers
 from planner.cost.strategies import SCHEDULES, FloatArray, IntArray, Strategies
+from planner.cost.time.pipeline import at_stage
 from planner.cost.time.setting import Execution
 from planner.cost.time.step import StepTime, step_time, with_pipeline
 from planner.model.records import Model, Workload
 from planner.timeline.chunks import chunk_seconds
 from planner.timeline.simulation import makespans
+
+#: Passes of one block of p micro-batches up to which a pipeline is simulated: 256 stages, or 114 of 5 chunks.
+MOST_PASSES: Final = 2**17
 
 
 def evaluate(
@@ -57,9 +63,9 @@ def pipeline_s(
     time: StepTime,
     run: Execution | None = None,
 ) -> FloatArray:
-    """Seconds of all micro-batches of each row, shape (C,)."""
-    out = table.micro_batches * time.stage_s_CS[:, 0]
-    several = np.flatnonzero(table.pp > 1)
+    """Seconds of all micro-batches of each row, shape (C,); by the closed forms beyond `MOST_PASSES`."""
+    out = table.micro_batches * at_stage(time.stage_s_CS, time.pace_stage) + time.bubble_s
+    several = np.flatnonzero((table.pp > 1) & (2 * table.pp**2 * table.vpp <= MOST_PASSES))
     single = several[table.vpp[several] == 1]
     parts = (time.forward_CS, time.backward_CS, time.weight_gradient_CS)
     _simulate(out, table, single, *(values[single][:, None] for values in parts))

@@ -55,7 +55,7 @@ class Timeline:
     @property
     def busy_S(self) -> FloatArray:
         """Work of each stage [s]; the rest of the makespan is its bubble."""
-        return np.bincount(self.stage, self.end_s - self.start_s, minlength=self.stages)
+        return np.asarray(np.bincount(self.stage, self.end_s - self.start_s, minlength=self.stages), np.float64)
 
     def held_by(self, stage: int) -> tuple[FloatArray, IntArray]:
         """Times at which a stage takes or frees activations [s], and micro-batches of each chunk it holds from then on.

@@ -88,7 +88,6 @@ class Compiled:
     tail: Program | None = None
 
 
-@lru_cache(maxsize=256)
 def compiled(schedule: str, stages: int, chunks: int, micro_batches: int) -> tuple[Compiled, int]:
     """Programs for a step, and how often its body runs."""
     short, blocks = repeats(schedule, stages, chunks, micro_batches)
@@ -97,7 +96,7 @@ def compiled(schedule: str, stages: int, chunks: int, micro_batches: int) -> tup
     return _cut(schedule, stages, chunks, short), blocks - 1
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=32)
 def whole(schedule: str, stages: int, chunks: int, micro_batches: int) -> Compiled:
     """The program of every pass of a step, none of it repeated."""
     graph = _graph(orders(schedule, stages, chunks, micro_batches), stages, chunks, micro_batches)
@@ -111,7 +110,7 @@ def whole(schedule: str, stages: int, chunks: int, micro_batches: int) -> Compil
     )
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=96)
 def _cut(schedule: str, stages: int, chunks: int, micro_batches: int) -> Compiled:
     """Head, body and tail of a step of two blocks."""
     graph = _graph(orders(schedule, stages, chunks, micro_batches), stages, chunks, micro_batches)

@@ -11,6 +11,7 @@ from planner.cost.strategies import Strategies, Strategy
 from planner.cost.time.step import COLUMNS, step_time
 from planner.search.objective import simulated, timed
 from planner.search.request import Request
+from planner.timeline import estimate
 from planner.timeline.chunks import chunk_seconds
 from planner.timeline.estimate import simulated_time
 from tests.search.requests import request
@@ -85,3 +86,12 @@ def test_published_runs_hardly_move() -> None:
     assert len(apart) >= 84
     assert np.abs(apart).mean() <= 0.0008
     assert np.abs(apart).max() <= 0.025
+
+
+def test_pipelines_beyond_the_limit_keep_the_closed_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, strategy = CASES[1]
+    table = Strategies.of([strategy])
+    closed, found = timed(asked, table).step_s[0], simulated(asked, table).step_s[0]
+    assert found != closed
+    monkeypatch.setattr(estimate, "MOST_PASSES", 2 * 4**2 * 3 - 1)
+    assert simulated(asked, table).step_s[0] == pytest.approx(closed, rel=1e-12)
