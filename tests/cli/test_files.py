@@ -156,3 +156,16 @@ def test_short_sequences_get_no_compressed_mask(tmp_path: Path, model: str, seq:
     assert bool(config["model"]["model_config"].get("use_attn_mask_compression")) is compressed
     again = run(f"estimate --from {tmp_path / 'out' / 'pretrain.yaml'} --json").document
     assert again["peak_gib"] == body["plans"][0]["peak_gib"]
+
+
+@pytest.mark.parametrize("pins", ["--pp 4 --vpp 3", "--pp 4 --vpp 2 --schedule zero_bubble_v", "--pp 8"])
+def test_a_plan_keeps_its_seconds_through_its_files(tmp_path: Path, pins: str) -> None:
+    """Simulated in suggest, written, read back and simulated again: the same verdict and seconds."""
+    job = f"--model qwen3-32b --cards 64 --global-batch 256 {pins}"
+    body = run(f"suggest {job} --emit {tmp_path / 'out'} --json").document
+    first = body["plans"][0]
+    for name in ("plan.json", "pretrain.yaml"):
+        again = run(f"estimate --from {tmp_path / 'out' / name} --json").document
+        assert again["fits"]
+        assert again["peak_gib"] == first["peak_gib"]
+        assert again["speed"]["step_s"] == first["speed"]["step_s"]
