@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from planner.checked import checked
-from planner.cost.estimate import evaluate
 from planner.cost.experts import default_etp
 from planner.cost.memory.peak import least_recompute
 from planner.cost.strategies import Strategies, Strategy
@@ -17,6 +16,7 @@ from planner.legality.apply import apply_rules
 from planner.legality.rules import SCALAR_RULES
 from planner.search.layouts import layouts
 from planner.search.suggest import Request
+from planner.timeline.estimate import evaluate
 
 
 def cards_of(degrees: Mapping[str, Any]) -> int:

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.cost.rows import mixers
 from planner.cost.strategies import FloatArray, IntArray, Strategies
 
 #: Columns that make a combination of degrees, and those that break ties, in this order.
@@ -48,9 +49,9 @@ def degree_keys(table: Strategies) -> IntArray:
 
 def variant_keys(table: Strategies) -> IntArray:
     """One number per combination of degrees, chunks of a stage and micro-batch size, shape (C,)."""
-    columns = np.stack([degree_keys(table), table.vpp, table.micro_batch_size])
-    _, place = np.unique(columns, axis=1, return_inverse=True)
-    return np.asarray(place, np.int64).reshape(-1)
+    columns = np.stack([degree_keys(table), table.vpp, table.micro_batch_size], axis=1)
+    key: IntArray = columns @ mixers(3, start=1931)
+    return key
 
 
 def order(table: Strategies, value: FloatArray) -> IntArray:

@@ -74,6 +74,11 @@ class Tail:
     mtp_forward_s: FloatArray
     mtp_backward_s: FloatArray
 
+    @property
+    def seconds(self) -> FloatArray:
+        """All of it [s]."""
+        return self.head_forward_s + self.head_backward_s + self.mtp_forward_s + self.mtp_backward_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
