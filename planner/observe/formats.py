@@ -1,0 +1,136 @@
+"""The known formats: what each is recognised by, and who reads it.
+
+A table is recognised by its columns, anything else by words of its first 64 KiB; names only break ties.  The first
+format that fits reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from planner.errors import SpecError
+from planner.observe import collective_tests, communication, data_pipeline, kernels, memory, metadata, step_tables
+from planner.observe.records import Observation
+from planner.observe.tables import header
+from planner.observe.text import File
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One kind of file.
+
+    Attributes
+    ----------
+    name : str
+        As docs/observe.md lists it.
+    read : callable
+        The file as an observation.
+    columns : frozenset of str
+        Columns that a table of this kind has, in `planner.observe.tables.column`'s spelling; empty for other files.
+    lacks : frozenset of str
+        Columns that it has not.
+    recognise : callable or None
+        For files that are no tables.
+    """
+
+    name: str
+    read: Callable[[File], Observation]
+    columns: frozenset[str] = frozenset()
+    lacks: frozenset[str] = frozenset()
+    recognise: Callable[[File], bool] | None = None
+
+    def fits(self, file: File, columns: frozenset[str]) -> bool:
+        """Whether the file is of this kind."""
+        if self.recognise is not None:
+            return self.recognise(file)
+        return self.columns <= columns and not self.lacks & columns
+
+
+def _table(name: str, read: Callable[[File], Observation], columns: str, lacks: str = "") -> Format:
+    return Format(name=name, read=read, columns=frozenset(columns.split()), lacks=frozenset(lacks.split()))
+
+
+FORMATS: Final = (
+    _table("step_trace_time.csv", step_tables.read_step_trace, "computing free", "index"),
+    _table("cluster_step_trace_time.csv", step_tables.read_cluster_step_trace, "computing free type index"),
+    _table("kernel_details.csv or op_summary.csv", kernels.read_kernel_table, "name duration(us) start_time(us)"),
+    _table("op_statistic.csv", kernels.read_op_statistic, "type count total_time(us)"),
+    _table("task_time.csv", kernels.read_task_time, "kernel_name kernel_type task_time(us)"),
+    _table("api_statistic.csv", kernels.read_api_statistic, "level api_name time(us) count"),
+    _table("memory_record.csv", memory.read_memory_record, "component timestamp(us) total_reserved(mb)"),
+    _table("memory_record.csv of msprof", memory.read_memory_record, "component timestamp(us) total_reserved(kb)"),
+    _table("cpu_ms_memory_record.txt", memory.read_memory_record, "timestamp(ns) total_reserved(byte)"),
+    _table("cpu_op_type_info.csv", kernels.read_cpu_type, "type_occurrences total_compute_time"),
+    _table(
+        "ascend_cluster_analyse.csv, pipeline",
+        step_tables.read_old_cluster,
+        "computation_time communication_alone_time",
+    ),
+    _table("ascend_cluster_analyse.csv, model", step_tables.read_old_cluster, "computation communication_alone_time"),
+    _table(
+        "ascend_cluster_analyse.csv, data", step_tables.read_old_cluster, "iteration_interval fp_and_bp tail", "total"
+    ),
+    _table("step_trace_raw.csv", step_tables.read_step_trace_raw, "start_point end_point total fp_and_bp tail"),
+    _table("hccl_raw.csv", communication.read_hccl_raw, "communication_cost wait_cost link_info"),
+    _table("aicore_intermediate_type.csv", kernels.read_aicore_type, "kernel_type execution_frequency percent"),
+    _table("aicore_intermediate_detail.csv", kernels.read_aicore_detail, "execution_time execution_frequency"),
+    _table("minddata_pipeline_raw.csv", data_pipeline.read_pipeline_raw, "op_id output_queue_size output_queue_length"),
+    Format(
+        name="communication.json",
+        read=communication.read_communication_json,
+        recognise=communication.is_communication_json,
+    ),
+    Format(name="profiler_metadata.json", read=metadata.read_metadata, recognise=metadata.is_metadata),
+    Format(name="profiler_info.json", read=metadata.read_profiler_info, recognise=metadata.is_profiler_info),
+    Format(name="flops_summary.json", read=metadata.read_flops_summary, recognise=metadata.is_flops_summary),
+    Format(
+        name="pipeline_profiling.json",
+        read=data_pipeline.read_pipeline_profile,
+        recognise=data_pipeline.is_pipeline_profile,
+    ),
+    Format(
+        name="minddata_cpu_utilization.json",
+        read=data_pipeline.read_cpu_utilization,
+        recognise=data_pipeline.is_cpu_utilization,
+    ),
+    Format(
+        name="dataset_iterator_profiling.txt or device_queue_profiling.txt",
+        read=data_pipeline.read_queue_profile,
+        recognise=data_pipeline.is_queue_profile,
+    ),
+    Format(name="hccl_test log", read=collective_tests.read_hccl_test, recognise=collective_tests.is_hccl_test),
+    Format(name="nccl-tests log", read=collective_tests.read_nccl_tests, recognise=collective_tests.is_nccl_tests),
+)
+
+
+def recognised(file: File) -> Format | None:
+    """The format of a file; None when it is none of the known.
+
+    Raises
+    ------
+    SpecError
+        The file is empty.
+    """
+    if not file.raw_head.strip():
+        raise SpecError(f"{file.path} is empty.")
+    if file.is_binary:
+        return None
+    columns = frozenset(header(file))
+    return next((form for form in FORMATS if form.fits(file, columns)), None)
+
+
+def unknown(file: File) -> SpecError:
+    """What to say of a file of no known format: the nearest table and what it lacks, or all formats."""
+    if file.is_binary:
+        return SpecError(f"{file.path} is no text; profiles are read from their .csv and .json files, logs from text.")
+    columns = frozenset(header(file))
+    tables = [form for form in FORMATS if form.columns & columns]
+    if tables:
+        near = max(tables, key=lambda form: len(form.columns & columns) / len(form.columns))
+        lacking = ", ".join(sorted(near.columns - columns)) or "nothing, but has " + ", ".join(near.lacks & columns)
+        return SpecError(f"{file.path}: unknown table; nearest is {near.name}, of which it lacks {lacking}.")
+    first = next((line.strip()[:80] for line in file.head.splitlines() if line.strip()), "")
+    names = "; ".join(form.name for form in FORMATS)
+    return SpecError(f"{file.path}: unknown format (first line '{first}'). Known: {names}.")
