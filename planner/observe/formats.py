@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from planner.errors import SpecError
-from planner.observe import collective_tests, communication, data_pipeline, kernels, memory, metadata, step_tables
+from planner.observe import (
+    collective_tests,
+    communication,
+    data_pipeline,
+    kernels,
+    memory,
+    metadata,
+    step_tables,
+    training_log,
+)
 from planner.observe.records import Observation
 from planner.observe.tables import header
 from planner.observe.text import File
@@ -102,6 +111,7 @@ FORMATS: Final = (
     ),
     Format(name="hccl_test log", read=collective_tests.read_hccl_test, recognise=collective_tests.is_hccl_test),
     Format(name="nccl-tests log", read=collective_tests.read_nccl_tests, recognise=collective_tests.is_nccl_tests),
+    Format(name="training log", read=training_log.read_training_log, recognise=training_log.is_training_log),
 )
 
 

@@ -88,22 +88,20 @@ class File:
 
     def lines(self) -> Iterator[bytes]:
         """Lines without their ends, in UTF-8 (or GB 18030 as they are)."""
-        for lines, _ in self.blocks():
-            yield from lines
+        for block in self.blocks():
+            yield from block.splitlines()
 
-    def blocks(self) -> Iterator[tuple[list[bytes], bool]]:
-        """Lists of lines, each with whether its last line had an end."""
+    def blocks(self) -> Iterator[bytes]:
+        """The file in pieces that end with a line's end; the last one may not, when the file does not."""
         rest = b""
         for chunk in self._chunks():
             whole = rest + chunk if rest else chunk
             cut = max(whole.rfind(b"\n"), whole.rfind(b"\r", 0, -1)) + 1
+            rest = whole[cut:] if cut else whole[:LINE_BYTES]
             if cut:
-                rest = whole[cut:]
-                yield whole[:cut].splitlines(), True
-            else:
-                rest = whole[:LINE_BYTES]
+                yield whole[:cut]
         if rest:
-            yield rest.splitlines(), rest.endswith((b"\n", b"\r"))
+            yield rest
 
     def text_lines(self) -> Iterator[str]:
         """Lines as text."""
