@@ -27,7 +27,7 @@ from planner.observe.text import File, number
 _MS: Final = 1e-3
 _MB: Final = 1e6
 #: Fabrics; SDMA and SIO are engines that repeat a fabric's bytes, so they count only alone.
-_FABRICS: Final = ("RDMA", "HCCS", "PCIE")
+FABRICS: Final = ("RDMA", "HCCS", "PCIE")
 _OPS: Final = (
     ("batchsendrecv", "sendrecv"), ("sendrecv", "sendrecv"), ("send", "sendrecv"), ("receive", "sendrecv"),
     ("recv", "sendrecv"), ("reducescatter", "reducescatter"), ("allreduce", "allreduce"), ("allgather", "allgather"),
@@ -125,8 +125,8 @@ def with_pipeline_wait(steps: Iterable[StepTrace], ops: Sequence[CommunicationOp
 def collective_points(ops: Sequence[CommunicationOp]) -> tuple[Point, ...]:
     """Transfers as points, one for every operation, size and group: the waiting for peers taken out.
 
-    The time is that of the rank that arrived last, which waits least; with one rank of many it is the transfer alone,
-    and the point says so.
+    The time is that of the rank that arrived last, which waits least; with one rank of many, and between two ranks, it
+    is the transfer alone, and a collective's point says so.
     """
     same: dict[tuple[str, str, int | None], list[CommunicationOp]] = defaultdict(list)
     for op in ops:
@@ -137,11 +137,12 @@ def collective_points(ops: Sequence[CommunicationOp]) -> tuple[Point, ...]:
     for members in same.values():
         first = min(members, key=lambda op: op.elapse_s)
         whole = len({op.rank for op in members}) >= len(first.group_ranks) > 0
-        time_s = first.elapse_s if whole else first.link_s
+        whole = whole or first.op == "sendrecv"
+        time_s = first.elapse_s if whole and first.op != "sendrecv" else first.link_s
         ranks = {"ranks": len(first.group_ranks)} if first.group_ranks else {}
         points.append(
             Point(
-                kind="collective", op=first.op, dtype="", mode="profile",
+                kind="collective", op=first.op, dtype="unknown", mode="profile",
                 sizes={"bytes": round(first.operation_bytes), **ranks},
                 best_s=time_s, median_s=time_s, mark="" if whole else "transfer alone: not all ranks of the group",
                 source=f"{first.name}, step {first.step}",
@@ -199,7 +200,7 @@ def _link(links: Mapping[str, Any]) -> tuple[str, float, float, float]:
     used = [name for name, (size, _) in moved.items() if size > 0]
     if not used:
         return "", 0.0, 0.0, math.nan
-    name = max(used, key=lambda name: (name in _FABRICS, moved[name][0]))
+    name = max(used, key=lambda name: (name in FABRICS, moved[name][0]))
     return name, *moved[name], number(links[name].get("Large Packet Ratio"))
 
 

@@ -9,30 +9,35 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from planner.errors import PlannerError, SpecError
 from planner.observe.communication import collective_points, with_groups, with_pipeline_wait
 from planner.observe.data_pipeline import joined
-from planner.observe.formats import recognised
-from planner.observe.records import Observation, merge
+from planner.observe.formats import TRACE, recognised
+from planner.observe.records import Observation, Run, StepTrace, merge
 from planner.observe.text import File
 
 #: What profiles and logs are made of.
-_SUFFIXES: Final = (".csv", ".json", ".txt", ".log", ".out", ".err", ".gz", ".jsonl")
+_SUFFIXES: Final = (".csv", ".json", ".txt", ".log", ".out", ".err", ".gz", ".jsonl", ".db")
 #: Raw data below a profile, and files that repeat others.
 _SKIPPED: Final = re.compile(
     r"(^|/)(host|device_\d+|data|analyze|mindstudio_profiler_log|logs|kernel_meta|rank_\d+/kernel_meta)/"
 )
 #: Records in which the earlier format counts.
 _PREFERRED: Final = {
-    "steps": ("step_trace_time.csv", "cluster_step_trace_time.csv", "ascend_cluster_analyse.csv", "step_trace_raw.csv"),
+    "steps": (
+        "step_trace_time.csv", "analysis.db", "cluster_step_trace_time.csv", "ascend_cluster_analyse.csv",
+        "cpu_op_execute_timestamp.txt", "step_trace_raw.csv", "step_trace.csv of msprof", "trace_view.json",
+    ),
     "kernels": ("kernel_details.csv", "op_summary.csv", "op_statistic.csv", "aicore_intermediate.csv", "task_time.csv"),
-    "communication": ("communication.json", "hccl_raw.csv"),
-}
+    "communication": ("communication.json", "analysis.db", "hccl_raw.csv"),
+}  # fmt: skip
 MOST_FILES: Final = 20_000
 
 
@@ -46,20 +51,37 @@ def read_folder(folder: Path) -> Observation:
     """
     parts: dict[Path, list[Observation]] = defaultdict(list)
     broken: list[str] = []
+    traces: list[Path] = []
     for path in _files(folder):
-        root = _root(path, folder)
-        try:
-            file = File(path, _rank_of_name(root, folder))
-            if (form := recognised(file)) is not None:
-                parts[root].append(form.read(file))
-        except PlannerError as error:
-            broken.append(f"left out: {error}")
+        _read_into(parts[_root(path, folder)], path, folder, broken, traces)
+    for path in traces:
+        known = parts[_root(path, folder)]
+        if not any(part.steps for part in known):
+            _read_into(known, path, folder, broken, None)
+    parts = {root: found for root, found in parts.items() if found}
     if not parts:
         raise SpecError(f"{folder}: no profile, log or test in it that is known." + (f" {broken[0]}" if broken else ""))
     groups = {root: _ranked(found) for root, found in parts.items()}
     _one_job(groups, folder)
     whole = merge(_preferred([part for found in groups.values() for part in found]), folder)
     return _checked(whole).with_notes(*broken)
+
+
+def _read_into(
+    parts: list[Observation], path: Path, folder: Path, broken: list[str], traces: list[Path] | None
+) -> None:
+    """Read one file if it is known; traces are put aside while there is a list for them."""
+    try:
+        file = File(path, _rank_of_name(_root(path, folder), folder))
+        form = recognised(file)
+        if form is TRACE and traces is not None:
+            traces.append(path)
+        elif form is not None:
+            found = form.read(file).with_notes(*file.problems)
+            notes = tuple(note if path.name in note else f"{path.name}: {note}" for note in found.notes)
+            parts.append(replace(found, notes=notes))
+    except PlannerError as error:
+        broken.append(f"left out: {error}")
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -101,11 +123,12 @@ def _ranked(parts: Sequence[Observation]) -> list[Observation]:
             for name in ("steps", "communication", "kernels", "host", "memory", "pipelines")
             if getattr(part, name) and part.kind != "cluster summary"
         }
-        changed.append(replace(part, **fields))
+        facts = {key: value for key, value in part.facts.items() if key != "rank"}
+        changed.append(replace(part, facts=facts, **fields))
     return changed
 
 
-def _one_job(groups: dict[Path, list[Observation]], folder: Path) -> None:
+def _one_job(groups: Mapping[Path, Sequence[Observation]], folder: Path) -> None:
     """Refuse two profiles of one rank."""
     owners: dict[int | None, list[Path]] = defaultdict(list)
     for root, parts in groups.items():
@@ -120,6 +143,10 @@ def _one_job(groups: dict[Path, list[Observation]], folder: Path) -> None:
                 f"{folder} holds {len(roots)} profiles of rank {'?' if rank is None else rank} ({names}); two jobs, or "
                 "two profiles of one, cannot be read as one. Name one of them."
             )
+    sizes = {part.layout.world_size: root for root, parts in groups.items() for part in parts if part.layout}
+    if len(sizes) > 1:
+        told = ", ".join(f"{root.relative_to(folder)}: {size} ranks" for size, root in sizes.items())
+        raise SpecError(f"{folder} holds profiles of two jobs ({told}). Name one job's folders.")
 
 
 def _preferred(parts: Iterable[Observation]) -> list[Observation]:
@@ -141,21 +168,67 @@ def _preferred(parts: Iterable[Observation]) -> list[Observation]:
 def _checked(whole: Observation) -> Observation:
     """Joined over files: groups of operators, pipeline waiting, points of collectives, what is missing."""
     operators = with_groups(whole.communication, whole.layout)
-    steps = with_pipeline_wait(whole.steps, operators)
+    steps = with_pipeline_wait(_staged(whole), operators)
     return replace(
         whole,
         communication=operators,
         steps=steps,
         pipelines=joined(whole.pipelines),
+        runs=_different(whole.runs),
         points=(*whole.points, *collective_points(operators)),
         missing=tuple(dict.fromkeys((*whole.missing, *_missing(whole)))),
-        notes=tuple(dict.fromkeys((*whole.notes, *_bubble_notes(replace(whole, steps=steps))))),
+        notes=tuple(dict.fromkeys((*whole.notes, *_bubble_notes(steps), *_mixed_notes(whole)))),
     )
+
+
+def _staged(whole: Observation) -> tuple[StepTrace, ...]:
+    """Steps with the stage of their rank: its place in its pipeline group, or stages as blocks of ranks."""
+    if whole.layout is None:
+        return whole.steps
+    stage_of = {
+        rank: index for kind, ranks in whole.layout.groups.values() if kind == "pp" for index, rank in enumerate(ranks)
+    }
+    pp, world = whole.layout.degrees.get("pp", 1), whole.layout.world_size
+    return tuple(
+        replace(step, stage=stage_of.get(step.rank, step.rank * pp // world if world and pp > 1 else None))
+        if step.stage is None and step.rank is not None
+        else step
+        for step in whole.steps
+    )
+
+
+def _different(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Runs without those that were logged twice (msrun's worker log and MindFormers' own)."""
+    kept: list[Run] = []
+    for run in runs:
+        same = (known for known in kept if known.rank == run.rank and len(known) == len(run))
+        if not any(
+            np.array_equal(known.step, run.step) and np.array_equal(known.step_s, run.step_s, equal_nan=True)
+            for known in same
+        ):
+            kept.append(run)
+    return tuple(kept)
+
+
+def _mixed_notes(whole: Observation) -> Iterator[str]:
+    """Logs or steps that do not belong together."""
+    runs = _different(whole.runs)
+    kinds = {(run.framework, run.total_steps, run.global_batch) for run in runs}
+    ranks = [run.rank for run in runs if run.rank is not None]
+    if len(kinds) > 1 or len(set(ranks)) < len(ranks):
+        yield f"{len(runs)} logs of different jobs are in {whole.source.name}: each is a run of its own."
+    by_rank: dict[int, set[int]] = defaultdict(set)
+    for step in whole.steps:
+        if step.rank is not None and step.step is not None and not step.ranks:
+            by_rank[step.rank].add(step.step)
+    if len(by_rank) > 1 and not set.intersection(*by_rank.values()):
+        shown = "; ".join(f"rank {rank}: {min(steps)}" for rank, steps in sorted(by_rank.items())[:4])
+        yield f"no step was profiled on all ranks (first steps: {shown}): ranks cannot be compared step by step."
 
 
 def _missing(whole: Observation) -> Iterator[str]:
     """What a profile lacks, and what that hides."""
-    if whole.kind not in ("profile", "mixed", "cluster summary"):
+    if not (whole.steps or whole.kernels or whole.communication):
         return
     if not whole.steps:
         yield "step_trace_time.csv: where steps went is not known."
@@ -169,9 +242,9 @@ def _missing(whole: Observation) -> Iterator[str]:
         yield f"ranks: {len(seen)} of {world} ({', '.join(map(str, sorted(seen)))}); the others may be slower or wait."
 
 
-def _bubble_notes(whole: Observation) -> Iterator[str]:
+def _bubble_notes(steps: Sequence[StepTrace]) -> Iterator[str]:
     """Bubble 0 in a table whose pipeline waits."""
-    hidden = [s for s in whole.steps if not s.bubble_s and s.pipeline_wait_s and s.pipeline_wait_s > 0.01 * s.step_s]
+    hidden = [s for s in steps if not s.bubble_s and s.pipeline_wait_s and s.pipeline_wait_s > 0.01 * s.step_s]
     if hidden:
         worst = max(hidden, key=lambda step: step.pipeline_wait_s or 0.0)
         yield (

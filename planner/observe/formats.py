@@ -15,10 +15,13 @@ from planner.observe import (
     collective_tests,
     communication,
     data_pipeline,
+    database,
     kernels,
     memory,
     metadata,
+    plain_tables,
     step_tables,
+    timelines,
     training_log,
 )
 from planner.observe.records import Observation
@@ -61,7 +64,10 @@ def _table(name: str, read: Callable[[File], Observation], columns: str, lacks: 
     return Format(name=name, read=read, columns=frozenset(columns.split()), lacks=frozenset(lacks.split()))
 
 
+#: Traces are large and repeat the tables: read alone, or where a folder has no table.
+TRACE: Final = Format(name="trace_view.json", read=timelines.read_trace, recognise=timelines.is_trace)
 FORMATS: Final = (
+    Format(name="analysis.db, cluster_analysis.db", read=database.read_database, recognise=database.is_database),
     _table("step_trace_time.csv", step_tables.read_step_trace, "computing free", "index"),
     _table("cluster_step_trace_time.csv", step_tables.read_cluster_step_trace, "computing free type index"),
     _table("kernel_details.csv or op_summary.csv", kernels.read_kernel_table, "name duration(us) start_time(us)"),
@@ -80,6 +86,9 @@ FORMATS: Final = (
     _table("ascend_cluster_analyse.csv, model", step_tables.read_old_cluster, "computation communication_alone_time"),
     _table(
         "ascend_cluster_analyse.csv, data", step_tables.read_old_cluster, "iteration_interval fp_and_bp tail", "total"
+    ),
+    _table(
+        "step_trace.csv of msprof", step_tables.read_msprof_steps, "iteration_id iteration_time(us) fp_to_bp_time(us)"
     ),
     _table("step_trace_raw.csv", step_tables.read_step_trace_raw, "start_point end_point total fp_and_bp tail"),
     _table("hccl_raw.csv", communication.read_hccl_raw, "communication_cost wait_cost link_info"),
@@ -109,8 +118,17 @@ FORMATS: Final = (
         read=data_pipeline.read_queue_profile,
         recognise=data_pipeline.is_queue_profile,
     ),
+    Format(
+        name="cpu_op_execute_timestamp.txt",
+        read=timelines.read_execute_timestamp,
+        recognise=timelines.is_execute_timestamp,
+    ),
+    TRACE,
     Format(name="hccl_test log", read=collective_tests.read_hccl_test, recognise=collective_tests.is_hccl_test),
     Format(name="nccl-tests log", read=collective_tests.read_nccl_tests, recognise=collective_tests.is_nccl_tests),
+    Format(name="table of operators", read=plain_tables.read_operator_table, recognise=plain_tables.is_operator_table),
+    Format(name="table of steps", read=plain_tables.read_step_table, recognise=plain_tables.is_step_table),
+    Format(name="JSON lines with steps", read=plain_tables.read_json_lines, recognise=plain_tables.is_json_lines),
     Format(name="training log", read=training_log.read_training_log, recognise=training_log.is_training_log),
 )
 
@@ -126,7 +144,7 @@ def recognised(file: File) -> Format | None:
     if not file.raw_head.strip():
         raise SpecError(f"{file.path} is empty.")
     if file.is_binary:
-        return None
+        return next((form for form in FORMATS[:1] if form.fits(file, frozenset())), None)
     columns = frozenset(header(file))
     return next((form for form in FORMATS if form.fits(file, columns)), None)
 

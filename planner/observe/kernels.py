@@ -82,12 +82,13 @@ def read_kernel_table(file: File) -> Observation:
                 products[key].append(time_s)
     if not sums.total:
         raise SpecError(f"{file.path}: a kernel table without a row.")
+    form = "op_summary.csv" if "op_summary" in file.name else "kernel_details.csv"
     notes = [f"{file.path.name}: {doubtful} rows with impossible times were left out."] if doubtful else []
     missing: tuple[str, ...] = ()
     if "input_shapes" not in table.columns:
         missing = (f"{file.path.name} has no shapes (profiler level 0): no rates of single operators.",)
     return Observation(
-        kind="profile", source=file.path, format=f"{file.path.stem.split('_2')[0]}.csv", kernels=sums.stats(file.rank),
+        kind="profile", source=file.path, format=form, kernels=sums.stats(file.rank),
         points=_points(products, file), notes=(*table.notes, *notes), missing=missing,
     )  # fmt: skip
 

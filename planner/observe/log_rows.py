@@ -99,6 +99,10 @@ class _Step:
                 return shape, found.groups()
         return self._learn(line)
 
+    def knows(self, line: bytes) -> bool:
+        """Whether a line has a shape that was seen before."""
+        return any(shape.match(line) for shape in self.shapes)
+
     def _learn(self, line: bytes) -> tuple[_Shape, Values] | None:
         """Read a line field by field, and remember its shape."""
         found = [(match, one) for one, pattern in self.patterns if (match := pattern.search(line))]
@@ -143,8 +147,16 @@ class Rows:
         self._count = self._spoken_for = self._most_fields = 0
         self._blocks: list[dict[str, FloatArray]] = []
 
-    def read(self, block: bytes) -> None:
-        """All lines of a block that hold a known word."""
+    def read(self, block: bytes, ended: bool = True) -> None:
+        """All lines of a block that hold a known word; the last one of a file without end may be cut."""
+        if not ended:
+            cut = block.rfind(b"\n") + 1
+            self.read(block[:cut])
+            if not self._step.shapes or self._step.knows(block[cut:]) or self.dialect.marks[0] not in block[cut:]:
+                self.read(block[cut:] + b"\n")
+            else:
+                self.cut += 1
+            return
         mark = self.dialect.marks[0]
         kinds = [(kind, kind.word, self._read_follow) for kind in self._follow if kind.word in block]
         kinds += [(kind, kind.word, self._read_since) for kind in self._since if kind.word in block]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,6 +138,12 @@ class Run:
         """Median of the steady steps [s]; NaN without any."""
         rows = self.steady(skip)
         return float(np.median(self.step_s[rows])) if rows.any() else float("nan")
+
+
+def empty_run(rows: int, **known: Any) -> Run:
+    """A run of so many rows; columns that are not given are NaN, and no step is skipped."""
+    arrays = {f.name: np.full(rows, np.nan) for f in fields(Run) if f.type == "FloatArray"}
+    return Run(**{"skipped": np.zeros(rows, bool), **arrays, **known})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

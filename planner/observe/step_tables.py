@@ -81,6 +81,27 @@ def read_old_cluster(file: File) -> Observation:
     return replace(found, layout=layout)
 
 
+def read_msprof_steps(file: File) -> Observation:
+    """step_trace_*.csv of msprof: iterations of one device."""
+    table = Table(file)
+    rows = []
+    for row in table:
+        whole, compute = row.number("iteration_time(us)") * _US, row.number("fp_to_bp_time(us)") * _US
+        if not whole > 0.0:
+            continue
+        data = row.number("data_aug_bound(us)") * _US
+        known = math.isfinite(compute) and compute > 0.0
+        rows.append(
+            StepTrace(
+                rank=file.rank, device=row.whole("device_id"), step=row.whole("iteration_id"), stage_s=whole,
+                compute_s=compute if known else whole, free_s=whole - compute if known else None,
+                preparing_s=data if math.isfinite(data) else None, source=f"{file.path.name}, row {row.line}",
+            )
+        )  # fmt: skip
+    note = "msprof's step_trace knows forward to backward only: communication inside it counts as computation."
+    return _observation(file, "step_trace.csv of msprof", _first_marked(rows), (*table.notes, note))
+
+
 def read_step_trace_raw(file: File) -> Observation:
     """Steps of one rank in ticks of 10 ns; receive and collective operators from their columns.
 

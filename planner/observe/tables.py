@@ -119,7 +119,7 @@ class Table:
             self.notes.append(f"{self.file.path.name}, line {reader.line_num}: {error}; the rest was left out.")
         if between:
             self.notes.append(
-                f"{self.file.path.name}: {between} rows with fewer columns than the header were left out."
+                f"{self.file.path.name}: {between} row(s) with fewer columns than the header were left out."
             )
         if short:
             self.notes.append(

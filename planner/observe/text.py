@@ -10,11 +10,13 @@ import codecs
 import gzip
 import json
 import math
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from planner.errors import SpecError
 
@@ -40,10 +42,13 @@ class File:
     path : Path
     rank : int or None
         Global rank it belongs to, where its folder knows.
+    problems : list of str
+        What went wrong while it was read, without stopping.
     """
 
     path: Path
     rank: int | None = None
+    problems: list[str] = field(default_factory=list, compare=False)
 
     @property
     def name(self) -> str:
@@ -53,11 +58,16 @@ class File:
     @cached_property
     def raw_head(self) -> bytes:
         """First bytes, unpacked."""
+        head = b""
         with self._open() as stream:
             try:
-                return stream.read(HEAD_BYTES)
-            except (OSError, EOFError) as error:
+                while len(head) < HEAD_BYTES and (piece := stream.read1(HEAD_BYTES - len(head))):
+                    head += piece
+            except EOFError:  # a gzip file that ends in the middle: ``_chunks`` says so
+                pass
+            except (OSError, zlib.error) as error:
                 raise SpecError(f"{self.path} cannot be read: {error}.") from None
+        return head
 
     @cached_property
     def encoding(self) -> str:
@@ -124,16 +134,17 @@ class File:
         try:
             return json.loads(text)
         except json.JSONDecodeError as error:
-            where = "ends in the middle" if error.pos >= len(text.rstrip()) - 1 else "is damaged"
+            at_end = error.pos >= len(text.rstrip()) - 1 or error.msg.startswith("Unterminated")
+            where = "ends in the middle" if at_end else "is damaged"
             raise SpecError(f"{self.path} {where} (character {error.pos}: {error.msg}); copy it again.") from None
         except RecursionError:
             raise SpecError(f"{self.path} is nested too deeply for a profile.") from None
 
-    def _open(self) -> IO[bytes]:
+    def _open(self) -> gzip.GzipFile | BufferedReader:
         try:
             with self.path.open("rb") as stream:
                 packed = stream.read(2) == b"\x1f\x8b"
-            return gzip.open(self.path, "rb") if packed else self.path.open("rb")  # type: ignore[return-value]
+            return gzip.GzipFile(self.path) if packed else self.path.open("rb")
         except OSError as error:
             raise SpecError(f"{self.path} cannot be read: {error.strerror}.") from None
 
@@ -144,8 +155,9 @@ class File:
         with self._open() as stream:
             while True:
                 try:
-                    chunk = stream.read(CHUNK_BYTES)
-                except (OSError, EOFError):  # a gzip file that ends in the middle
+                    chunk = stream.read1(CHUNK_BYTES)
+                except (OSError, EOFError, zlib.error):  # a gzip file that ends in the middle
+                    self.problems.append(f"{self.path.name} ends in the middle; what is there was read.")
                     return
                 if not chunk:
                     return

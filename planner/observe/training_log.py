@@ -55,7 +55,8 @@ def read_training_log(file: File) -> Observation:
         raise SpecError(f"{file.path}: no step's line of a known program.")
     rows = Rows(dialect)
     for block in file.blocks():
-        rows.read(_ANSI.sub(b"", block) if b"\x1b" in block else block)
+        plain = _ANSI.sub(b"", block) if b"\x1b" in block else block
+        rows.read(plain, ended=plain.endswith((b"\n", b"\r")))
     return _finished(rows, file)
 
 
