@@ -120,7 +120,7 @@ def joined(pipelines: Iterable[DataPipeline]) -> tuple[DataPipeline, ...]:
 
 
 def _join(one: DataPipeline, other: DataPipeline) -> DataPipeline:
-    base, rest = (one, other) if one.batches or one.queue_length is not None else (other, one)
+    base, rest = (one, other) if one.source or not other.source else (other, one)
     operators = {operator.id: operator for operator in base.operators}
     for operator in rest.operators:
         known = operators.get(operator.id)

@@ -60,9 +60,10 @@ def is_operator_table(file: File) -> bool:
 
 
 def is_step_table(file: File) -> bool:
-    """A column of step numbers and one of times."""
+    """A column of step numbers and one of times, and nothing that names an operator."""
     columns = header(file)
-    return any(name in columns for name in _STEP) and any(_TIME.match(name) for name in columns)
+    operators = {"name", "type", "op", "computing", "m"} & set(columns)
+    return not operators and any(name in columns for name in _STEP) and any(_TIME.match(name) for name in columns)
 
 
 def is_json_lines(file: File) -> bool:

@@ -78,7 +78,7 @@ class File:
                 return name
         if b"\0" in head[:4096]:
             even, odd = head[0:4096:2].count(0), head[1:4096:2].count(0)
-            if min(even, odd) * 8 < max(even, odd):
+            if min(even, odd) * 8 < max(even, odd) > len(head[:4096]) // 8:  # every other byte of most letters is 0
                 return "utf-16-le" if odd > even else "utf-16-be"
         try:
             codecs.getincrementaldecoder("utf-8")().decode(head)

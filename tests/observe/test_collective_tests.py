@@ -6,7 +6,7 @@ from planner.errors import CalibrationError
 from planner.observe.read import read
 
 HEADER = "data_size(Bytes): | aveg_time(us): | alg_bandwidth(GB/s): | check_result:\n"
-NCCL = """# nThread 1 nGpus 1 minBytes 536870912 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1
+NCCL = """# nThread 1 nGpus 1 minBytes 536870912 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20
 # Using devices
 #  Rank  0 Group  0 Pid   1887 on   worker-1 device  0 [0x8d] Some GPU
 #  Rank  1 Group  0 Pid   1888 on   worker-0 device  0 [0x91] Some GPU

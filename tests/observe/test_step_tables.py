@@ -27,7 +27,7 @@ def test_torch_npu(data, rank):
 def test_levels_of_one_job(data, level, rank):
     (step,) = [s for s in read(data / f"c_small_ddp_2ranks/level{level}").steps if s.rank == rank]
     told = [step.compute_s, step.exposed_s, step.overlapped_s, step.free_s, step.preparing_s]
-    assert [1e6 * value for value in told] == pytest.approx(LEVELS[level, rank], abs=0.6)
+    assert [1e6 * value for value in told] == pytest.approx(LEVELS[level, rank], abs=1.0)
 
 
 def test_the_invariant_holds_on_every_real_row(data):
