@@ -17,9 +17,11 @@ from typing import Final
 
 import numpy as np
 
-from planner.calibrate.accuracy_time import left_out_errors, read_cases, truth_paths
+from planner import frameworks
+from planner.calibrate.cases import read_cases, truth_paths
 from planner.calibrate.fit import FloatArray, TimeCase, generation_fit, log_error
 from planner.calibrate.intervals import generation_interval, interval
+from planner.calibrate.left_out import left_out_errors
 from planner.calibrate.time_sets import FittedSet, family_of, fit_sets, generation_of
 from planner.cluster.records import Constant
 from planner.errors import CalibrationError
@@ -42,10 +44,8 @@ class FileSpec:
     cp: str = ""
 
 
-_ASCEND: Final[Mapping[str, tuple[str, ...]]] = {
-    "mindformers": ("mindformers", "mindformers-legacy", "mindformers-pynative"), "mindspeed": ("mindspeed",),
-}  # fmt: skip
-_MEGATRON: Final[Mapping[str, tuple[str, ...]]] = {"megatron": ("megatron",)}
+_ASCEND: Final[Mapping[str, tuple[str, ...]]] = frameworks.families(ascend=True)
+_MEGATRON: Final[Mapping[str, tuple[str, ...]]] = frameworks.families(ascend=False)
 
 FILES: Final = (
     FileSpec(

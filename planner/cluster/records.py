@@ -149,7 +149,7 @@ class Calibration:
     Attributes
     ----------
     constants : mapping of str to Constant
-        Keys are listed and explained in ``planner.cost.step``.
+        Keys are listed and explained in ``planner.cost.time.step``.
     residual_log_p10, residual_log_p90 : float
         10th and 90th percentile of log(measured / predicted) on left-out rows: the 80 % interval of an estimate.
     """
