@@ -20,7 +20,8 @@ from planner.errors import PlannerError, SpecError
 from planner.observe.communication import collective_points, with_groups, with_pipeline_wait
 from planner.observe.data_pipeline import joined
 from planner.observe.formats import TRACE, recognised
-from planner.observe.records import Observation, Run, StepTrace, merge
+from planner.observe.records import Observation, StepTrace, merge
+from planner.observe.run import Run
 from planner.observe.text import File
 
 #: What profiles and logs are made of.

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from planner.observe.records import Event
+from planner.observe.run import Event
 
 #: Events kept of one log; the rest is counted in the last one.
 MOST_EVENTS: Final = 1000

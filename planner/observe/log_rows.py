@@ -19,7 +19,7 @@ import numpy as np
 
 from planner.observe.log_dialects import COMMAS, NUMBER, STAMP, Dialect, Field
 from planner.observe.log_events import EventReader
-from planner.observe.records import FloatArray
+from planner.observe.run import FloatArray
 from planner.observe.text import number
 
 #: Rows kept of one run: the newest; earlier ones are counted.

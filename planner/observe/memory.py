@@ -17,7 +17,8 @@ from typing import Final
 import numpy as np
 
 from planner.errors import SpecError
-from planner.observe.records import FloatArray, MemoryTrace, Observation
+from planner.observe.records import MemoryTrace, Observation
+from planner.observe.run import FloatArray
 from planner.observe.sanity import rising
 from planner.observe.tables import Table
 from planner.observe.text import File

@@ -18,7 +18,8 @@ import numpy as np
 
 from planner.errors import CalibrationError, SpecError
 from planner.observe.points import KINDS, Point
-from planner.observe.records import Observation, Run, empty_run
+from planner.observe.records import Observation
+from planner.observe.run import Run, empty_run
 from planner.observe.sanity import (
     FASTEST_BYTES_PER_S,
     FASTEST_FLOP_PER_S,

@@ -17,7 +17,8 @@ from typing import Final
 import numpy as np
 
 from planner.errors import SpecError
-from planner.observe.records import FloatArray, Observation, StepTrace
+from planner.observe.records import Observation, StepTrace
+from planner.observe.run import FloatArray
 from planner.observe.text import File, number
 
 #: A trace above this is not loaded for want of a step table [bytes].

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from planner.errors import SpecError
 from planner.observe.log_dialects import DIALECTS, Dialect
 from planner.observe.log_rows import Rows
-from planner.observe.records import FloatArray, Observation, Run
+from planner.observe.records import Observation
+from planner.observe.run import FloatArray, Run
 from planner.observe.sanity import FASTEST_FLOP_PER_S
 from planner.observe.text import File
 
