@@ -78,7 +78,7 @@ def _read_into(
         if form is TRACE and traces is not None:
             traces.append(path)
         elif form is not None:
-            found = form.read(file).with_notes(*file.problems)
+            found = form.read(file)
             notes = tuple(note if path.name in note else f"{path.name}: {note}" for note in found.notes)
             parts.append(replace(found, notes=notes))
     except PlannerError as error:

@@ -37,21 +37,41 @@ class Format:
     ----------
     name : str
         As docs/observe.md lists it.
-    read : callable
-        The file as an observation.
+    reader : callable
+        Turns the file into an observation.
     columns : frozenset of str
         Columns that a table of this kind has, in `planner.observe.tables.column`'s spelling; empty for other files.
     lacks : frozenset of str
         Columns that it has not.
     recognise : callable or None
         For files that are no tables.
+    is_json : bool
+        The file is one JSON value.
     """
 
     name: str
-    read: Callable[[File], Observation]
+    reader: Callable[[File], Observation]
     columns: frozenset[str] = frozenset()
     lacks: frozenset[str] = frozenset()
     recognise: Callable[[File], bool] | None = None
+    is_json: bool = False
+
+    def read(self, file: File) -> Observation:
+        """The file as an observation.
+
+        Raises
+        ------
+        PlannerError
+            Cut short, damaged, or no measurement.
+        """
+        try:
+            return self.reader(file).with_notes(*file.problems)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            if not self.is_json:
+                raise
+            raise SpecError(
+                f"{file.path}: {self.name} with a value of a wrong kind ({error}); copy it again."
+            ) from error
 
     def fits(self, file: File, columns: frozenset[str]) -> bool:
         """Whether the file is of this kind."""
@@ -61,13 +81,13 @@ class Format:
 
 
 def _table(name: str, read: Callable[[File], Observation], columns: str, lacks: str = "") -> Format:
-    return Format(name=name, read=read, columns=frozenset(columns.split()), lacks=frozenset(lacks.split()))
+    return Format(name=name, reader=read, columns=frozenset(columns.split()), lacks=frozenset(lacks.split()))
 
 
 #: Traces are large and repeat the tables: read alone, or where a folder has no table.
-TRACE: Final = Format(name="trace_view.json", read=timelines.read_trace, recognise=timelines.is_trace)
+TRACE: Final = Format(name="trace_view.json", reader=timelines.read_trace, recognise=timelines.is_trace, is_json=True)
 FORMATS: Final = (
-    Format(name="analysis.db, cluster_analysis.db", read=database.read_database, recognise=database.is_database),
+    Format(name="analysis.db, cluster_analysis.db", reader=database.read_database, recognise=database.is_database),
     _table("step_trace_time.csv", step_tables.read_step_trace, "computing free", "index"),
     _table("cluster_step_trace_time.csv", step_tables.read_cluster_step_trace, "computing free type index"),
     _table("kernel_details.csv or op_summary.csv", kernels.read_kernel_table, "name duration(us) start_time(us)"),
@@ -97,39 +117,48 @@ FORMATS: Final = (
     _table("minddata_pipeline_raw.csv", data_pipeline.read_pipeline_raw, "op_id output_queue_size output_queue_length"),
     Format(
         name="communication.json",
-        read=communication.read_communication_json,
+        reader=communication.read_communication_json,
         recognise=communication.is_communication_json,
+        is_json=True,
     ),
-    Format(name="profiler_metadata.json", read=metadata.read_metadata, recognise=metadata.is_metadata),
-    Format(name="profiler_info.json", read=metadata.read_profiler_info, recognise=metadata.is_profiler_info),
-    Format(name="flops_summary.json", read=metadata.read_flops_summary, recognise=metadata.is_flops_summary),
+    Format(name="profiler_metadata.json", reader=metadata.read_metadata, recognise=metadata.is_metadata, is_json=True),
+    Format(
+        name="profiler_info.json", reader=metadata.read_profiler_info, recognise=metadata.is_profiler_info, is_json=True
+    ),
+    Format(
+        name="flops_summary.json", reader=metadata.read_flops_summary, recognise=metadata.is_flops_summary, is_json=True
+    ),
     Format(
         name="pipeline_profiling.json",
-        read=data_pipeline.read_pipeline_profile,
+        reader=data_pipeline.read_pipeline_profile,
         recognise=data_pipeline.is_pipeline_profile,
+        is_json=True,
     ),
     Format(
         name="minddata_cpu_utilization.json",
-        read=data_pipeline.read_cpu_utilization,
+        reader=data_pipeline.read_cpu_utilization,
         recognise=data_pipeline.is_cpu_utilization,
+        is_json=True,
     ),
     Format(
         name="dataset_iterator_profiling.txt or device_queue_profiling.txt",
-        read=data_pipeline.read_queue_profile,
+        reader=data_pipeline.read_queue_profile,
         recognise=data_pipeline.is_queue_profile,
     ),
     Format(
         name="cpu_op_execute_timestamp.txt",
-        read=timelines.read_execute_timestamp,
+        reader=timelines.read_execute_timestamp,
         recognise=timelines.is_execute_timestamp,
     ),
     TRACE,
-    Format(name="hccl_test log", read=collective_tests.read_hccl_test, recognise=collective_tests.is_hccl_test),
-    Format(name="nccl-tests log", read=collective_tests.read_nccl_tests, recognise=collective_tests.is_nccl_tests),
-    Format(name="table of operators", read=plain_tables.read_operator_table, recognise=plain_tables.is_operator_table),
-    Format(name="table of steps", read=plain_tables.read_step_table, recognise=plain_tables.is_step_table),
-    Format(name="JSON lines with steps", read=plain_tables.read_json_lines, recognise=plain_tables.is_json_lines),
-    Format(name="training log", read=training_log.read_training_log, recognise=training_log.is_training_log),
+    Format(name="hccl_test log", reader=collective_tests.read_hccl_test, recognise=collective_tests.is_hccl_test),
+    Format(name="nccl-tests log", reader=collective_tests.read_nccl_tests, recognise=collective_tests.is_nccl_tests),
+    Format(
+        name="table of operators", reader=plain_tables.read_operator_table, recognise=plain_tables.is_operator_table
+    ),
+    Format(name="table of steps", reader=plain_tables.read_step_table, recognise=plain_tables.is_step_table),
+    Format(name="JSON lines with steps", reader=plain_tables.read_json_lines, recognise=plain_tables.is_json_lines),
+    Format(name="training log", reader=training_log.read_training_log, recognise=training_log.is_training_log),
 )
 
 

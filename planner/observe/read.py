@@ -31,7 +31,7 @@ def read(path: str | Path) -> Observation:
     form = recognised(file)
     if form is None:
         raise unknown(file)
-    return form.read(file).with_notes(*file.problems)
+    return form.read(file)
 
 
 def read_all(paths: Iterable[str | Path]) -> Observation:
