@@ -237,6 +237,8 @@ def _missing(whole: Observation) -> Iterator[str]:
         yield "communication.json (profiler level 1 or 2): waiting cannot be told from transfer."
     if not whole.kernels and whole.kind != "cluster summary":
         yield "kernel_details.csv: which operators take the time is not known."
+    if whole.communication and whole.layout is None:
+        yield "profiler_metadata.json: the job's size and the groups of its operators are not known."
     world = whole.layout.world_size if whole.layout else None
     seen = {step.rank for step in whole.steps if step.rank is not None}
     if world and seen and len(seen) < world:

@@ -115,6 +115,7 @@ FORMATS: Final = (
     _table("aicore_intermediate_type.csv", kernels.read_aicore_type, "kernel_type execution_frequency percent"),
     _table("aicore_intermediate_detail.csv", kernels.read_aicore_detail, "execution_time execution_frequency"),
     _table("minddata_pipeline_raw.csv", data_pipeline.read_pipeline_raw, "op_id output_queue_size output_queue_length"),
+    _table("table of the HCCL tuner", plain_tables.read_tuner_table, "type size_bytes ranks.ranks alg_latency(us)"),
     Format(
         name="communication.json",
         reader=communication.read_communication_json,

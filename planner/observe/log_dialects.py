@@ -63,6 +63,13 @@ class Dialect:
         Lines that speak for all steps since the last such line (a mean over an epoch).
     generation : callable
         Releases from a step's line.
+    is_callbacks : bool
+        Lines of callbacks that may each be missing: one mark is enough, and a line that follows no step, or the second
+        that follows the same, is a step of its own.
+    is_always_timed : bool
+        Every step's line has its time; one without was cut.
+    zero_is_unknown : bool
+        A loss of 0 on all steps is a rank that does not know it.
     """
 
     framework: str
@@ -72,6 +79,9 @@ class Dialect:
     follow: tuple[tuple[bytes, tuple[Field, ...]], ...] = ()
     since: tuple[tuple[bytes, tuple[Field, ...]], ...] = ()
     generation: Callable[[bytes], str] = lambda _: ""
+    is_callbacks: bool = False
+    is_always_timed: bool = False
+    zero_is_unknown: bool = False
 
 
 def _mindformers(line: bytes) -> str:
@@ -110,6 +120,8 @@ MINDFORMERS: Final = Dialect(
         (b"is_skip: [", (Field("skipped", rb"is_skip: \[\s*", rb"\w+"),)),
     ),
     generation=_mindformers,
+    is_always_timed=True,
+    zero_is_unknown=True,
 )
 
 _MEGATRON_FIELDS: Final = (
@@ -199,6 +211,7 @@ MINDSPORE: Final = Dialect(
         ),
     ),
     since=((b"epoch time: ", _EPOCH),),
+    is_callbacks=True,
 )
 
 #: In the order in which a file's words decide.

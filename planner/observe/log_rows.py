@@ -206,8 +206,8 @@ class Rows:
         return shape
 
     def _is_whole(self, shape: _Shape, line: bytes) -> bool:
-        """Whether a line of a new shape is complete: MindFormers always prints the time, others most fields."""
-        lacks_time = self.dialect.framework == "MindFormers" and all(one.column != "step_s" for one in shape.fields)
+        """Whether a line of a new shape is complete: it has its time where all have, and most fields."""
+        lacks_time = self.dialect.is_always_timed and all(one.column != "step_s" for one in shape.fields)
         if lacks_time or len(shape.fields) < self._most_fields // 2:
             return False
         if len(shape.fields) > self._most_fields:
@@ -217,7 +217,7 @@ class Rows:
 
     def _read_follow(self, kind: _Aside, line: bytes) -> None:
         """A line about the step before it; one that follows none is a step of its own."""
-        if not self._count or (self.dialect.framework == "MindSpore" and kind.taken(self._count - 1)):
+        if not self._count or (self.dialect.is_callbacks and kind.taken(self._count - 1)):
             self._count += 1
         kind.read(line, range(self._count - 1, self._count))
 

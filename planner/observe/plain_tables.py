@@ -114,6 +114,31 @@ def read_operator_table(file: File) -> Observation:
     )  # fmt: skip
 
 
+def read_tuner_table(file: File) -> Observation:
+    """Points of the HCCL tuner (cann hccl prof): of the algorithms of an operation and size the fastest counts."""
+    table = Table(file)
+    best: dict[tuple[str, str, int, int, int], float] = {}
+    for row in table:
+        size, ranks, nodes = (row.whole(name) for name in ("size_bytes", "ranks.ranks", "ranks.servers"))
+        time_s = row.number("alg_latency(us)") * 1e-6
+        if size and ranks and 0.0 < time_s < math.inf and row.text("check_result").lower() not in ("failed", "false"):
+            key = (row.text("type").lower().replace("_", ""), row.text("data_type").lower(), size, ranks, nodes or 1)
+            best[key] = min(best.get(key, math.inf), time_s)
+    if not best:
+        raise CalibrationError(f"{file.path}: no usable row of the HCCL tuner.")
+    points = tuple(
+        Point(
+            kind="collective", op=op, dtype=dtype or "unknown", mode="hccl_test",
+            sizes={"bytes": size, "ranks": ranks, "nodes": nodes}, best_s=time_s, median_s=time_s,
+            source=file.path.name,
+        )
+        for (op, dtype, size, ranks, nodes), time_s in best.items()
+    )  # fmt: skip
+    return Observation(
+        kind="collective test", source=file.path, format="HCCL tuner", points=points, notes=tuple(table.notes)
+    )
+
+
 def read_step_table(file: File) -> Observation:
     """Runs, one for every combination of the text columns beside the numbers."""
     table = Table(file)

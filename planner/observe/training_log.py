@@ -32,7 +32,7 @@ def dialect_of(file: File) -> Dialect | None:
     """The program that wrote a log, from the first block in which one of its words occurs."""
     for block in file.blocks():
         for dialect in DIALECTS:
-            enough = any if dialect.framework == "MindSpore" else all
+            enough = any if dialect.is_callbacks else all
             if enough(mark in block for mark in dialect.marks):
                 return dialect
     return None
@@ -121,7 +121,7 @@ def _corrected(values: dict[str, FloatArray], rows: Rows, step: NDArray[np.int64
             values["flop_per_s"] = scaled
             notes.append("MindFormers 1.9 PyNative prints throughput 1000x too small; corrected.")
     loss = values["loss"][np.isfinite(values["loss"])]
-    if len(loss) and rows.dialect.framework == "MindFormers" and not loss.any():
+    if len(loss) and rows.dialect.zero_is_unknown and not loss.any():
         values["loss"] = np.full(len(step), np.nan)
         notes.append("loss is 0.000 on every step: not the last pipeline stage, which alone knows it; left out.")
     if (restarts := int((np.diff(step) <= 0).sum())) > 0:

@@ -73,3 +73,16 @@ def test_a_ledger_that_is_being_written(tmp_path):
     assert np.isnan(run.loss[1])
     assert np.isnan(run.mfu).all()
     assert "1 line(s) that are no JSON" in found.notes[0]
+
+
+def test_the_hccl_tuner(tmp_path):
+    head = (
+        "op_type,size_bytes,data_type,reduce_type,engine,algorithm.executor_type,algorithm.template_type,HCCL_BUFFSIZE,"
+        "ranks.ranks,ranks.npus_per_server,ranks.servers,ranks.pods,ranks.super_pods,check_result,alg_bandwidth(GB/s),"
+        "alg_latency(us),timestamp(ms)\n"
+    )
+    row = "AllReduce,1073741824,fp32,sum,aicpu,mesh,{},200,128,8,16,1,1,success,102.83,{},1\n"
+    found = written(tmp_path, head + row.format("nhr", "11000.00") + row.format("ring", "10442.38"))
+    (point,) = found.points
+    assert (point.op, dict(point.sizes)) == ("allreduce", {"bytes": 2**30, "ranks": 128, "nodes": 16})
+    assert point.median_s == pytest.approx(10442.38e-6)  # the faster algorithm
