@@ -30,6 +30,8 @@ BLOCK_ROWS: Final = 2**15
 SHAPES: Final = 8
 #: Lines with a known word, below which the block is searched for words instead of split.
 SPARSE: Final = 0.25
+#: Part of a block that tells how dense it is.
+_SAMPLE_BYTES: Final = 2**16
 #: A value in front of its word has no more bytes.
 _VALUE_BYTES: Final = 24
 _GAPS: Final = re.compile(rb"(\d+|\s+)")
@@ -66,13 +68,13 @@ class _Aside:
             (one, one.pattern(), [], []) for one in self.fields
         ]
 
-    def read(self, line: bytes, rows: range) -> None:
-        """Note the fields of a line for some rows."""
-        start = max(0, line.find(self.word) - _VALUE_BYTES)
+    def read(self, line: bytes, row: int) -> None:
+        """Note the fields of a line for a row."""
+        start = line.find(self.word) - _VALUE_BYTES
         for _, pattern, ids, values in self.found:
-            if found := pattern.search(line, start):
-                ids.extend(rows)
-                values.extend([found[1]] * len(rows))
+            if (found := pattern.search(line, max(start, 0))) is not None:
+                ids.append(row)
+                values.append(found[1])
 
     def taken(self, row: int) -> bool:
         """Whether the last line of this kind was about this row."""
@@ -146,6 +148,7 @@ class Rows:
         self._since = [_Aside(word, fields) for word, fields in self.dialect.since]
         self._count = self._spoken_for = self._most_fields = 0
         self._blocks: list[dict[str, FloatArray]] = []
+        self._is_callbacks = self.dialect.is_callbacks
 
     def read(self, block: bytes, ended: bool = True) -> None:
         """All lines of a block that hold a known word; the last one of a file without end may be cut."""
@@ -182,10 +185,14 @@ class Rows:
         """All kept rows by column, NaN where a row has none; empty without rows."""
         self._flush()
         rows = sum(len(block["step"]) for block in self._blocks)
-        columns: dict[str, FloatArray] = defaultdict(lambda: np.full(rows, np.nan))
-        for name in sorted({name for block in self._blocks for name in block}):
-            parts = [block.get(name, np.full(len(block["step"]), np.nan)) for block in self._blocks]
+        unknown = np.full(rows, np.nan)
+        columns: dict[str, FloatArray] = defaultdict(lambda: unknown)
+        for name in sorted({name for block in self._blocks for name in block} - {"step"}):
+            parts = [block.pop(name, np.full(len(block["step"]), np.nan)) for block in self._blocks]
             columns[name] = np.concatenate(parts)
+        if self._blocks:
+            columns["step"] = np.concatenate([block["step"] for block in self._blocks])
+        self._blocks = []
         return columns
 
     def _read_step(self, line: bytes) -> _Shape | None:
@@ -217,15 +224,16 @@ class Rows:
 
     def _read_follow(self, kind: _Aside, line: bytes) -> None:
         """A line about the step before it; one that follows none is a step of its own."""
-        if not self._count or (self.dialect.is_callbacks and kind.taken(self._count - 1)):
+        if not self._count or (self._is_callbacks and kind.taken(self._count - 1)):
             self._count += 1
-        kind.read(line, range(self._count - 1, self._count))
+        kind.read(line, self._count - 1)
 
     def _read_since(self, kind: _Aside, line: bytes) -> None:
         """A mean over an epoch: for the rows since the last one, or a row of its own."""
         if self._spoken_for >= self._count:
             self._count += 1
-        kind.read(line, range(self._spoken_for, self._count))
+        for row in range(self._spoken_for, self._count):
+            kind.read(line, row)
         self._spoken_for = self._count
 
     def _flush(self) -> None:
@@ -274,7 +282,8 @@ def _gap(text: bytes) -> bytes:
 
 def _lines(block: bytes, words: Sequence[bytes], events: EventReader) -> Iterable[bytes]:
     """Lines of a block that may hold a word, in order."""
-    if sum(block.count(word) for word in words) > SPARSE * block.count(b"\n"):
+    sample = block[:_SAMPLE_BYTES]
+    if sum(sample.count(word) for word in words) > SPARSE * sample.count(b"\n"):
         return block.splitlines()
     return _sparse_lines(block, [*words, *events.present(block)])
 
