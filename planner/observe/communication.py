@@ -67,14 +67,13 @@ def group_hash(name: str) -> str:
 
 def read_communication_json(file: File) -> Observation:
     """Operators of one rank, or of all ranks in the cluster's file."""
-    data = file.json()
     ops, notes = [], []
-    for step, kinds in _steps(data):
-        for op in _operators(kinds, step, file.rank):
-            if op.size_bytes and impossible_rate(op.size_bytes, op.link_s, FASTEST_LINK_BYTES_PER_S):
-                notes.append(f"{op.name}: {op.size_bytes:.0f} bytes in {op.link_s} s is no link's rate; size dropped.")
-                op = replace(op, size_bytes=0.0, link_s=0.0)
-            ops.append(op)
+    for path, info in _leaves(file.json(), ()):
+        op = _operator(path, info, file.rank)
+        if op.size_bytes and impossible_rate(op.size_bytes, op.link_s, FASTEST_LINK_BYTES_PER_S):
+            notes.append(f"{op.name}: {op.size_bytes:.0f} bytes in {op.link_s} s is no link's rate; size dropped.")
+            op = replace(op, size_bytes=0.0, link_s=0.0)
+        ops.append(op)
     if not ops:
         raise SpecError(f"{file.path}: no communication operator in it.")
     return Observation(
@@ -151,42 +150,35 @@ def collective_points(ops: Sequence[CommunicationOp]) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def _steps(data: Any) -> Iterator[tuple[int | None, Mapping[str, Any]]]:
-    """Step number and its ``p2p`` and ``collective`` tables."""
-    for name, kinds in data.items() if isinstance(data, dict) else ():
-        digits = re.search(r"\d+", name)
-        if isinstance(kinds, dict):
-            yield (int(digits[0]) if digits else None), kinds
+def _leaves(data: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """Operators and the keys that lead to them: step, kind and name; in the cluster's file also group and rank."""
+    if not isinstance(data, dict):
+        return
+    for key, value in data.items():
+        if isinstance(value, dict) and "Communication Time Info" in value:
+            if not any("Total" in word for word in (*path, key)):
+                yield (*path, key), value
+        else:
+            yield from _leaves(value, (*path, key))
 
 
-def _operators(kinds: Mapping[str, Any], step: int | None, rank: int | None) -> Iterator[CommunicationOp]:
-    """Operators of one step; the cluster's file has one more level, the rank."""
-    for operators in kinds.values():
-        for name, info in operators.items() if isinstance(operators, dict) else ():
-            if "Total" in name or not isinstance(info, dict):
-                continue
-            if "Communication Time Info" in info:
-                yield _operator(name, info, step, rank)
-            else:
-                yield from (
-                    _operator(name, one, step, int(key))
-                    for key, one in info.items()
-                    if key.isdigit() and isinstance(one, dict) and "Communication Time Info" in one
-                )
-
-
-def _operator(name: str, info: Mapping[str, Any], step: int | None, rank: int | None) -> CommunicationOp:
+def _operator(path: Sequence[str], info: Mapping[str, Any], rank: int | None) -> CommunicationOp:
+    step = next((found[0] for word in path if word.startswith("step") and (found := re.search(r"\d+", word))), None)
+    group_ranks = next((tuple(map(int, re.findall(r"\d+", word))) for word in path if word.startswith("(")), ())
+    if len(path) > 1 and path[-1].isdigit():
+        path, rank = path[:-1], int(path[-1])
     times = info["Communication Time Info"]
-    operator, _, group = name.partition("@")
+    operator, _, group = path[-1].partition("@")
     link, size, seconds, large = _link(info.get("Communication Bandwidth Info", {}))
     elapse, transit, wait = (
         number(times.get(key, 0.0)) * _MS for key in ("Elapse Time(ms)", "Transit Time(ms)", "Wait Time(ms)")
     )
     start = number(times.get("Start Timestamp(us)"))
     return CommunicationOp(
-        rank=rank, step=step, op=operation(operator), name=operator, group=group, elapse_s=elapse, transit_s=transit,
-        wait_s=wait, idle_s=max(0.0, elapse - transit - wait), size_bytes=size, link_s=seconds, link=link,
-        large_packets_frac=large, start_s=start * 1e-6 if math.isfinite(start) else None,
+        rank=rank, step=int(step) if step else None, op=operation(operator), name=operator, group=group,
+        group_ranks=group_ranks, elapse_s=elapse, transit_s=transit, wait_s=wait,
+        idle_s=max(0.0, elapse - transit - wait), size_bytes=size, link_s=seconds, link=link, large_packets_frac=large,
+        start_s=start * 1e-6 if math.isfinite(start) else None,
     )  # fmt: skip
 
 

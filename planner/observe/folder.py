@@ -39,6 +39,7 @@ _PREFERRED: Final = {
     "kernels": ("kernel_details.csv", "op_summary.csv", "op_statistic.csv", "aicore_intermediate.csv", "task_time.csv"),
     "communication": ("communication.json", "analysis.db", "hccl_raw.csv"),
 }  # fmt: skip
+METADATA: Final = "profiler_metadata.json"
 MOST_FILES: Final = 20_000
 
 
@@ -144,7 +145,8 @@ def _one_job(groups: Mapping[Path, Sequence[Observation]], folder: Path) -> None
                 f"{folder} holds {len(roots)} profiles of rank {'?' if rank is None else rank} ({names}); two jobs, or "
                 "two profiles of one, cannot be read as one. Name one of them."
             )
-    sizes = {part.layout.world_size: root for root, parts in groups.items() for part in parts if part.layout}
+    stated = [(root, part.layout) for root, parts in groups.items() for part in parts if part.format == METADATA]
+    sizes = {layout.world_size: root for root, layout in stated if layout and layout.world_size is not None}
     if len(sizes) > 1:
         told = ", ".join(f"{root.relative_to(folder)}: {size} ranks" for size, root in sizes.items())
         raise SpecError(f"{folder} holds profiles of two jobs ({told}). Name one job's folders.")

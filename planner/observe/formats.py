@@ -127,6 +127,12 @@ FORMATS: Final = (
         name="profiler_info.json", reader=metadata.read_profiler_info, recognise=metadata.is_profiler_info, is_json=True
     ),
     Format(
+        name="communication_group.json",
+        reader=metadata.read_communication_group,
+        recognise=metadata.is_communication_group,
+        is_json=True,
+    ),
+    Format(
         name="flops_summary.json", reader=metadata.read_flops_summary, recognise=metadata.is_flops_summary, is_json=True
     ),
     Format(

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from planner.errors import SpecError
 from planner.observe.records import Layout, Observation
 from planner.observe.text import File, whole
 
@@ -27,6 +28,12 @@ def is_metadata(file: File) -> bool:
         or '"distributed_args"' in file.head
         or file.name == "profiler_metadata.json"
     )
+
+
+def is_communication_group(file: File) -> bool:
+    """communication_group.json of msprof-analyze."""
+    lists = all(re.search(rf'"{kind}"\s*:\s*\[', file.head) for kind in ("collective", "p2p"))
+    return file.head.lstrip().startswith("{") and lists
 
 
 def is_profiler_info(file: File) -> bool:
@@ -53,11 +60,29 @@ def read_metadata(file: File) -> Observation:
         if isinstance(group, dict)
     }
     world = whole(arguments.get("world_size"))
-    if world is None and groups:
-        world = max((max(ranks) + 1 for _, ranks in groups.values() if ranks), default=None)
+    if world is None:
+        world = next((len(ranks) for kind, ranks in groups.values() if kind == "world"), None)
     facts = {} if (rank := whole(arguments.get("rank"))) is None else {"rank": str(rank)}
     layout = Layout(degrees=degrees, world_size=world, groups=groups) if degrees or groups else None
     return Observation(kind="profile", source=file.path, format="profiler_metadata.json", layout=layout, facts=facts)
+
+
+def read_communication_group(file: File) -> Observation:
+    """Groups of a cluster: their ranks, and their kinds where the analysis knew them."""
+    data = _mapping(file.json())
+    groups = {}
+    for group in data.get("comm_group_parallel_info") or ():
+        ranks = tuple(sorted(int(rank) for rank in group.get("rank_set") or ()))
+        for key in ("group_id", "group_name"):
+            if group.get(key):
+                groups[str(group[key])] = (_kind(str(group.get("pg_name") or "")), ranks)
+    for kind in ("collective", "p2p"):
+        for ranks in data.get(kind) or ():
+            groups.setdefault(f"{kind} {ranks}", ("", tuple(int(rank) for rank in ranks)))
+    if not groups:
+        raise SpecError(f"{file.path}: no communication group in it.")
+    layout = Layout(groups=groups)
+    return Observation(kind="cluster summary", source=file.path, format="communication_group.json", layout=layout)
 
 
 def read_profiler_info(file: File) -> Observation:

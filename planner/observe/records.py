@@ -360,12 +360,15 @@ def merge(parts: Iterable[Observation], source: Path) -> Observation:
 
 
 def _one_layout(layouts: Iterable[Layout | None]) -> Layout | None:
-    """The layouts of all ranks as one: degrees of the first, groups of all."""
+    """The layouts of all ranks as one: degrees of all, the largest stated size, else one above the highest rank."""
     known = [layout for layout in layouts if layout is not None]
     if not known:
         return None
     groups = {key: group for layout in known for key, group in layout.groups.items()}
-    return replace(known[0], groups=groups)
+    stated = max((layout.world_size for layout in known if layout.world_size is not None), default=None)
+    highest = max((max(ranks) + 1 for _, ranks in groups.values() if ranks), default=None)
+    degrees = {key: degree for layout in reversed(known) for key, degree in layout.degrees.items()}
+    return Layout(degrees=degrees, groups=groups, world_size=stated if stated is not None else highest)
 
 
 def _unique(words: Iterable[str]) -> tuple[str, ...]:

@@ -83,12 +83,18 @@ def operators(**times):
     return {"step7": {"collective": {"hcom_allReduce__1_1_1@9": {"Communication Time Info": times}}}}
 
 
-def test_cluster_file_has_ranks_inside(tmp_path):
+@pytest.mark.parametrize("by_group", [False, True])
+def test_cluster_file_has_ranks_inside(tmp_path, by_group):
     record = {"Communication Time Info": {"Elapse Time(ms)": 2.0}, "Communication Bandwidth Info": {}}
-    data = {"(0, 1)": {}, "step3": {"collective": {"hcom_broadcast__1@8": {"0": record, "1": record}}}}
+    operator = {"hcom_broadcast__1@8": {"0": record, "1": record}, "Total Op Info": {"0": record}}
+    data = {"(0, 1)": {"step3": operator}} if by_group else {"step3": {"collective": operator}}
     (tmp_path / "cluster_communication.json").write_text(json.dumps(data))
     found = read(tmp_path / "cluster_communication.json").communication
-    assert [(one.rank, one.step, one.op) for one in found] == [(0, 3, "broadcast"), (1, 3, "broadcast")]
+    assert [(one.rank, one.step, one.op, one.group) for one in found] == [
+        (0, 3, "broadcast", "8"),
+        (1, 3, "broadcast", "8"),
+    ]
+    assert found[0].group_ranks == ((0, 1) if by_group else ())
     assert math.isnan(found[0].bandwidth_bytes_per_s)
 
 

@@ -18,7 +18,13 @@ def profile(folder, rank, step=2, world=None):
     (output / "step_trace_time.csv").write_text(STEP.format(step))
     (folder / f"profiler_info_{rank}.json").write_text(json.dumps({"ms_version": "2.9.0", "rank_id": rank}))
     if world:
-        text = json.dumps({"parallel_group_info": {"dp-0": {"group_name": "dp", "global_ranks": list(range(world))}}})
+        text = json.dumps(
+            {
+                "parallel_group_info": {
+                    "hccl_world_group": {"group_name": "hccl_world_group", "global_ranks": list(range(world))}
+                }
+            }
+        )
         (folder / "profiler_metadata.json").write_text(text)
 
 
