@@ -42,6 +42,8 @@ _PREAMBLE: Final = re.compile(r"iters\s+is\s+(\d+)(?:,\s*warmup_iters\s+is\s+(\d
 _COMMAND: Final = re.compile(r"\w_(?:test|perf)\b.*\s-\w")
 #: Nodes of this many cards are taken where a log of no more ranks does not say (Atlas 800T A2, DGX).
 DEVICES_PER_NODE: Final = 8
+#: Both programs' own default (-d fp32, -d float).
+DEFAULT_TYPE: Final = "float32"
 _FAILURES: Final = (
     "hccl interface return err", "HcclGetRootInfo failed", "received invalid data from root",
     "Alloc memory size is larger", "gethostbyname failed", "orted", "Connection refused", "Permission denied",
@@ -184,7 +186,7 @@ def _observation(log: _Reading, form: str, mode: str) -> Observation:
     known = {key: size for key, size in (("ranks", setting.ranks), ("nodes", setting.nodes)) if size}
     points = tuple(
         Point(
-            kind="collective", op=setting.op or "unknown", dtype=setting.dtype or "float32", mode=mode,
+            kind="collective", op=setting.op or "unknown", dtype=setting.dtype or DEFAULT_TYPE, mode=mode,
             sizes={"bytes": size, **known}, best_s=time_s, median_s=time_s, repeats=log.iterations,
             mark=f"{' and '.join(missing)} unknown" if missing else "", source=f"{name}: {size} bytes",
         )

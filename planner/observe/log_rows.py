@@ -8,6 +8,7 @@ anything is known by are never looked at.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import defaultdict
@@ -30,6 +31,8 @@ BLOCK_ROWS: Final = 2**15
 SHAPES: Final = 8
 #: Lines with a known word, below which the block is searched for words instead of split.
 SPARSE: Final = 0.25
+#: Lines with a program's word that are tried before it is another program's log.
+_TRIED_LINES: Final = 1000
 #: Part of a block that tells how dense it is.
 _SAMPLE_BYTES: Final = 2**16
 #: A value in front of its word has no more bytes.
@@ -181,8 +184,11 @@ class Rows:
             else:
                 self.events.read(line)
 
-    def arrays(self) -> dict[str, FloatArray]:
-        """All kept rows by column, NaN where a row has none; empty without rows."""
+    def take(self) -> dict[str, FloatArray]:
+        """Rows read since the last call, by column, NaN where a row has none; empty without rows.
+
+        A log that is still being written is followed by feeding new blocks and taking what they held.
+        """
         self._flush()
         rows = sum(len(block["step"]) for block in self._blocks)
         unknown = np.full(rows, np.nan)
@@ -259,6 +265,13 @@ class Rows:
         self._count = self._spoken_for = 0
         while sum(len(block["step"]) for block in self._blocks[1:]) >= KEPT_STEPS:
             self.left_out += len(self._blocks.pop(0)["step"])
+
+
+def has_step(dialect: Dialect, block: bytes) -> bool:
+    """Whether one of the first lines with the dialect's word is a step of it."""
+    step = _Step(dialect.fields, dialect.needed)
+    lines = itertools.islice(_sparse_lines(block, dialect.marks[:1]), _TRIED_LINES)
+    return any(step.read(line) is not None for line in lines)
 
 
 #: Looser and faster patterns of values in a line whose shape is known; what is no number fails when it is converted.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from planner.errors import SpecError
 from planner.observe.log_dialects import DIALECTS, Dialect
-from planner.observe.log_rows import Rows
+from planner.observe.log_rows import Rows, has_step
 from planner.observe.records import Observation
 from planner.observe.run import FloatArray, Run
 from planner.observe.sanity import FASTEST_FLOP_PER_S
@@ -29,13 +29,19 @@ PYNATIVE_SCALE: Final = 1e3
 
 
 def dialect_of(file: File) -> Dialect | None:
-    """The program that wrote a log, from the first block in which one of its words occurs."""
+    """The program that wrote a log: the first one whose words are there and one of whose steps can be read.
+
+    Words alone count where no step can be read, so that a log without a whole step is named after its program.
+    """
+    candidate = None
     for block in file.blocks():
         for dialect in DIALECTS:
             enough = any if dialect.is_callbacks else all
             if enough(mark in block for mark in dialect.marks):
-                return dialect
-    return None
+                if dialect.is_callbacks or has_step(dialect, _plain(block)):
+                    return dialect
+                candidate = candidate or dialect
+    return candidate
 
 
 def is_training_log(file: File) -> bool:
@@ -56,14 +62,18 @@ def read_training_log(file: File) -> Observation:
         raise SpecError(f"{file.path}: no step's line of a known program.")
     rows = Rows(dialect)
     for block in file.blocks():
-        plain = _ANSI.sub(b"", block) if b"\x1b" in block else block
-        rows.read(plain, ended=plain.endswith((b"\n", b"\r")))
+        rows.read(_plain(block), ended=block.endswith((b"\n", b"\r")))
     return _finished(rows, file)
+
+
+def _plain(block: bytes) -> bytes:
+    """A block without colours."""
+    return _ANSI.sub(b"", block) if b"\x1b" in block else block
 
 
 def _finished(rows: Rows, file: File) -> Observation:
     """The run, with what had to be derived, corrected or doubted."""
-    columns = rows.arrays()
+    columns = rows.take()
     if not columns:
         raise SpecError(f"{file.path}: {rows.dialect.framework} wrote it, but no step's line is whole.")
     step, total = _global_steps(columns)

@@ -5,6 +5,7 @@ import pytest
 
 from planner.errors import SpecError
 from planner.observe import log_rows
+from planner.observe.log_dialects import MEGATRON
 from planner.observe.read import read
 
 LOGS = "h_training_logs"
@@ -207,6 +208,15 @@ def test_quick_and_slow_reading_agree(tmp_path, data):
                 np.testing.assert_array_equal(getattr(alone, name)[0], getattr(whole, name)[index])
 
 
+def test_a_log_that_is_still_written():
+    rows = log_rows.Rows(MEGATRON)
+    rows.read((megatron(1) + megatron(2)).encode())
+    assert rows.take()["step"].tolist() == [1, 2]
+    assert not rows.take()
+    rows.read(megatron(3).encode())
+    assert rows.take()["step"].tolist() == [3]
+
+
 def test_sparse_logs_find_their_lines_by_words(tmp_path):
     noise = "[INFO] 2025-04-07 15:00:00 node3 hccl link check passed for device 4\n" * 50
     text = "".join(noise + megatron(n) for n in range(1, 6)) + noise
@@ -214,6 +224,11 @@ def test_sparse_logs_find_their_lines_by_words(tmp_path):
     run = text_run(tmp_path, text)
     assert run.step.tolist() == [1, 2, 3, 4, 5]
     assert [(e.kind, e.step) for e in run.events] == [("checkpoint", 5)]
+
+
+def test_a_word_of_another_program_does_not_decide(tmp_path):
+    run = text_run(tmp_path, "arguments: eval_step:[ 1, 2], wait for tps: 3\n" + megatron(1) + megatron(2))
+    assert (run.framework, run.step.tolist()) == ("Megatron", [1, 2])
 
 
 def test_a_log_without_steps(tmp_path):
