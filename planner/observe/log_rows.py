@@ -338,7 +338,8 @@ def _stamps(values: Sequence[bytes]) -> FloatArray:
     """Clock stamps [s]; NaN for one that is no date."""
     words = b"\n".join(values).decode(errors="replace").replace(",", ".").replace(" ", "T").split("\n")
     try:
-        return np.array(words, dtype="datetime64[us]").astype(np.int64) * 1e-6
+        stamps = np.array(words, dtype="datetime64[us]").astype(np.int64)
+        return np.asarray(stamps * 1e-6, np.float64)
     except ValueError:
         return np.array([_stamp(word) for word in words])
 

@@ -143,7 +143,9 @@ def _per_step(consumed: FloatArray, step: NDArray[np.int64]) -> FloatArray:
     """Growth of a running sum a step; NaN where it falls back."""
     ahead = np.diff(step, prepend=step[:1] - 1)
     grown = np.diff(consumed, prepend=0.0 if len(step) and step[0] == 1 else np.nan)
-    return np.divide(grown, ahead, out=np.full(len(consumed), np.nan), where=(ahead > 0) & (grown > 0))
+    out: FloatArray = np.full(len(consumed), np.nan)
+    np.divide(grown, ahead, out=out, where=(ahead > 0) & (grown > 0))
+    return out
 
 
 def _seq(columns: Mapping[str, FloatArray]) -> int | None:
