@@ -10,7 +10,7 @@ from typing import Final
 
 from planner.calibrate.device import DeviceFit, fit_device
 from planner.calibrate.device_file import Origin, calibration_text, fallen_back
-from planner.calibrate.imported import read_points
+from planner.calibrate.imported import read_points, usable
 from planner.calibrate.own_profile import profile_text
 from planner.children.files import write_atomically
 from planner.cluster import load
@@ -180,7 +180,8 @@ def _imported(settings: Settings, date: str) -> Calibrated:
         software=f"MindSpore {found.mindspore}" if found else "as the files say",
         sources=tuple(str(path.name) for path in settings.sources), unsupported=unsupported,
     )  # fmt: skip
-    return _written(settings, points, hardware, origin, (), ())
+    kept, remarks = usable(points, hardware)
+    return _written(settings, kept, hardware, origin, (), remarks)
 
 
 def _written(
