@@ -30,6 +30,10 @@ DEFAULT_SEQ: Final = 4096
 DEFAULT_STEP_TOKENS: Final = 4 * KIB * KIB
 
 
+#: Frameworks that train on devices other than Ascend's; on the CPU the self-contained script of target ``mindspore``.
+_USUAL: Final = {"nvidia": "megatron", "cpu": "mindformers-legacy"}
+
+
 def request_for(
     model: Model | str | float | Path,
     cards: int,
@@ -47,9 +51,11 @@ def request_for(
     shape = model_for(model)
     profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware)
     cluster = Cluster(hardware=profile, devices=cards)
-    nvidia = profile.device.vendor == "nvidia"
-    name, generation = _framework("megatron" if framework is None and nvidia else framework, shape)
+    usual = _USUAL.get(profile.device.vendor)
+    name, generation = _framework(framework or usual, shape)
     workload = workload_for(shape, cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=name)
+    if profile.device.vendor == "cpu":
+        workload = on_cpu(workload)
     if framework is None:
         workload = replace(workload, notes=(*workload.notes, f"framework {name}"))
     limit = None if max_memory is None else _limit(max_memory, profile)
@@ -119,6 +125,16 @@ def model_for(model: Model | str | float | Path) -> Model:
     if model.endswith(".json") or "\\" in model or Path(model).is_dir():
         return models.from_file(model)
     return models.find(model)
+
+
+def on_cpu(workload: Workload) -> Workload:
+    """The workload as the CPU runs it: float32 and attention written out, because its backend has no other kernels.
+
+    >>> on_cpu(workload_for(model_for("8B"), 2)).compute_dtype
+    'float32'
+    """
+    notes = (*workload.notes, "float32", "attention without a fused kernel")
+    return replace(workload, compute_dtype="float32", flash_attention=False, notes=notes)
 
 
 def workload_for(

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "dryrun": "dryrun",
     "accuracy": "accuracy",
     "collective": "collective",
+    "calibrate": "calibrate",
     "fit": "fit",
     "models": "models",
     "hardware": "hardware",

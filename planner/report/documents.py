@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ SCHEMAS: Final = {
     "accuracy-memory": "planner/accuracy-memory/1",
     "collective": "planner/collective/1",
     "fit": "planner/fit/1",
+    "calibrate": "planner/calibrate/1",
+    "calibrate-show": "planner/calibrate-show/1",
 }
 
 
@@ -184,6 +187,7 @@ def calibration_fields(calibration: Calibration) -> dict[str, Any]:
         "date": calibration.date,
         "rows": calibration.rows,
         "interval": [math.exp(calibration.residual_log_p10), math.exp(calibration.residual_log_p90)],
+        "constants": dict(Counter(constant.kind for constant in calibration.constants.values())),
     }
 
 
