@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -16,6 +16,7 @@ from typing import NoReturn
 
 _GRACE_S = 3.0
 _POLL_S = 0.2
+_ASK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,8 @@ class Ended:
     """Exit status; negative: the signal that ended it."""
     timed_out: bool
     seconds: float
+    stopped: bool = False
+    """True: the caller's ``failed`` said so before the child ended by itself."""
 
 
 @contextlib.contextmanager
@@ -73,17 +76,26 @@ class Children:
             kill_group(child)
 
     def run(
-        self, command: Sequence[str], *, env: Mapping[str, str], folder: Path, log: Path, timeout_s: float
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        folder: Path,
+        log: Path,
+        timeout_s: float,
+        failed: Callable[[], bool] | None = None,
     ) -> Ended:
-        """Run `command` in `folder` with both its outputs in `log`; kill its whole group after `timeout_s`."""
+        """Run `command` in `folder` with both its outputs in `log`; kill its whole group after `timeout_s`.
+
+        ``failed`` is asked every second; once it holds, the group is killed without waiting for the child to notice.
+        """
         started = time.monotonic()
         with log.open("wb") as output, self._child(command, env, folder, output.fileno()) as child:
-            try:
-                status, timed_out = child.wait(timeout_s), False
-            except subprocess.TimeoutExpired:
+            status, timed_out, stopped = _wait(child, started + timeout_s, failed)
+            if status is None:
                 kill_group(child)
-                status, timed_out = child.wait(), True
-        return Ended(status=status, timed_out=timed_out, seconds=time.monotonic() - started)
+                status = child.wait()
+        return Ended(status=status, timed_out=timed_out, seconds=time.monotonic() - started, stopped=stopped)
 
     @contextlib.contextmanager
     def _child(
@@ -108,6 +120,21 @@ class Children:
             kill_group(child)
             with self._lock:
                 self._running.discard(child)
+
+
+def _wait(
+    child: subprocess.Popen[bytes], deadline: float, failed: Callable[[], bool] | None
+) -> tuple[int | None, bool, bool]:
+    """Exit status of a child, or None with the reason to end it: too late, or failed."""
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return child.wait(max(left if failed is None else min(left, _ASK_S), 0.0)), False, False
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline:
+                return None, True, False
+            if failed is not None and failed():
+                return None, False, True
 
 
 def kill_group(child: subprocess.Popen[bytes]) -> None:
