@@ -1,7 +1,7 @@
 """What travels between ranks: the collectives of one layer and of one step, their bytes and how often they happen.
 
 `planner.cost.communication` prices these messages, `planner.cost.volumes` counts them; sizes stand here alone.
-Groups come from ``planner.cluster.placement``.  Bytes are of 16-bit activations.  All arrays are (C,).
+Groups come from ``planner.cluster.placement``.  Activations travel in the compute type.  All arrays are (C,).
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from planner.cluster.placement import Group, place_on, strides
 from planner.cost.setting import Number, Setting
 from planner.cost.strategies import FloatArray
 from planner.model.records import DTYPE_BYTES, MOE, LayerKind, Model, Workload
-
-ACTIVATION_BYTES: Final = 2.0
 
 #: MindSpore graph mode, whose compiler inserts the collectives.
 GRAPH_MODE: Final = frozenset({"mindformers", "mindformers-legacy"})
@@ -45,6 +43,11 @@ class Groups:
         """Group by name."""
         group: Group = getattr(self, name)
         return group
+
+
+def activation_bytes(setting: Setting) -> float:
+    """Bytes of one element of an activation."""
+    return float(DTYPE_BYTES[setting.workload.compute_dtype])
 
 
 def place_groups(setting: Setting) -> Groups:
@@ -125,7 +128,7 @@ def latent_widths(model: Model) -> tuple[int, ...]:
 
 def _exchanges(setting: Setting, width: float, *, inputs: Number, outputs: Number) -> tuple[Message, ...]:
     """Collectives of a layer's tensor-parallel regions with so many inputs and outputs of tokens x width."""
-    size = ACTIVATION_BYTES * setting.share.tokens * width
+    size = activation_bytes(setting) * setting.share.tokens * width
     sequence = setting.share.sp > 1
     into, out = (np.where(sequence, number, 0.0) for number in (inputs, outputs))
     whole_into, whole_out = (np.where(sequence, 0.0, number) for number in (inputs, outputs))
@@ -142,7 +145,7 @@ def ring_messages(setting: Setting) -> tuple[Message, ...]:
         return ()
     attention, share = setting.model.attention, setting.share
     widths = attention.head_dim + attention.v_head_dim
-    size = ACTIVATION_BYTES * share.tokens * kv_heads(setting) * widths
+    size = activation_bytes(setting) * share.tokens * kv_heads(setting) * widths
     steps = share.ring - 1.0
     return (Message(group="ring", op="sendrecv", size_bytes=size, forward=steps, backward=2.0 * steps),)
 
@@ -160,7 +163,7 @@ def key_messages(setting: Setting) -> tuple[Message, ...]:
     if not gathers_keys(setting.workload):
         return ()
     attention, share = setting.model.attention, setting.share
-    size = ACTIVATION_BYTES * share.tokens * share.ring * kv_heads(setting)
+    size = activation_bytes(setting) * share.tokens * share.ring * kv_heads(setting)
     once, none = np.ones_like(size), setting.zero
     return tuple(
         Message(group="ring", op=op, size_bytes=size * width, forward=forward, backward=backward)
@@ -178,7 +181,7 @@ def ulysses_messages(setting: Setting) -> tuple[Message, ...]:
     widths = attention.head_dim + attention.v_head_dim
     exchanged = share.tokens * (attention.heads / share.tp + kv_heads(setting)) * widths
     once = np.ones_like(share.tokens)
-    size = ACTIVATION_BYTES * exchanged
+    size = activation_bytes(setting) * exchanged
     return (Message(group="ulysses", op="alltoall", size_bytes=size, forward=once, backward=once),)
 
 
@@ -197,7 +200,7 @@ def ep_messages(setting: Setting, groups: Groups, kind: LayerKind) -> tuple[Mess
     if kind != MOE or moe is None:
         return ()
     copies = moe.topk * (_distinct_nodes(groups.ep, moe.topk) if setting.run.node_dispatch else 1.0)
-    size = ACTIVATION_BYTES * setting.share.tokens / setting.share.tp * copies * setting.model.hidden
+    size = activation_bytes(setting) * setting.share.tokens / setting.share.tp * copies * setting.model.hidden
     twice = np.full_like(size, 2.0)
     return (Message(group="ep", op="alltoall", size_bytes=size, forward=twice, backward=twice),)
 
@@ -234,7 +237,7 @@ def pp_messages(setting: Setting) -> tuple[Message, ...]:
     """
     share = setting.share
     ranks = share.tp if setting.workload.framework in {"megatron", "mindspeed"} else share.sp
-    size = ACTIVATION_BYTES * share.tokens * setting.model.hidden / ranks
+    size = activation_bytes(setting) * share.tokens * setting.model.hidden / ranks
     chunks = setting.table.vpp.astype(np.float64)
     return (Message(group="pp", op="sendrecv", size_bytes=size, forward=chunks, backward=chunks),)
 
