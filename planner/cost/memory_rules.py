@@ -29,7 +29,7 @@ class MemoryRules:
 
     Attributes
     ----------
-    name : {"mindformers", "mindformers-legacy", "megatron", "mindspeed", "fsdp"}
+    name : {"mindformers", "mindformers-legacy", "megatron", "mindspeed", "fsdp", "native-cpu"}
         Which kept tensors are listed, see ``planner.cost.activations``.
     sharded_weights : bool
         MindSpore's optimizer parallelism: ZeRO level 1 and above also splits the stored parameters, which are gathered
@@ -103,6 +103,9 @@ _FSDP: Final[Mapping[str, Any]] = MappingProxyType(
     }
 )
 
+#: The emitted MindSpore script on the CPU, see `planner.cost.memory_native`.
+NATIVE_CPU: Final = "native-cpu"
+
 #: ``Workload.switches`` and what each changes.
 SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
@@ -123,6 +126,7 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "plain-dryrun": {"optimizer_runs": False},
         "frozen-weights": {"frozen_weights": True},
         "no-expert-tensor-parallel": {"expert_tensor_parallel": False},
+        NATIVE_CPU: {"name": NATIVE_CPU},
     }
 )
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from planner.cost.memory import memory
+from planner.cost.memory_rules import NATIVE_CPU
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import ValidationError
 from planner.model.records import Model, Workload
@@ -23,8 +24,6 @@ from planner.validate.run.machine import Machine
 
 #: Micro-batches that are run at most where no pipeline asks for more.
 MICRO_BATCHES: Final = 4
-#: Switch of `planner.cost.memory_rules` for the emitted MindSpore script.
-NATIVE: Final = "native"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +127,8 @@ def _share(degree: int, most: int) -> int:
 
 def _workload(workload: Workload, cut: Strategy, machine: Machine) -> Workload:
     batch = cut.dp * cut.micro_batch_size * cut.micro_batches
-    switches = (*(name for name in workload.switches if name != NATIVE), NATIVE)
     if machine.device != "CPU":
-        return replace(workload, global_batch=batch, switches=switches)
+        return replace(workload, global_batch=batch)
     return replace(
         workload,
         global_batch=batch,
@@ -141,7 +139,7 @@ def _workload(workload: Workload, cut: Strategy, machine: Machine) -> Workload:
         master_weights=False,
         flash_attention=False,
         framework="mindformers-legacy",
-        switches=switches,
+        switches=(NATIVE_CPU,),
     )
 
 
