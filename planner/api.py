@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from planner import plan as plans
+from planner.checked import TYPES, checked
+from planner.cluster import kept
 from planner.cluster import load as clusters
 from planner.cluster.records import Hardware
 from planner.completion import cards_of, complete
@@ -15,9 +17,9 @@ from planner.cost.estimate import Estimate, evaluate
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import SpecError
 from planner.inputs import request_for
+from planner.legality.apply import require_legal
 from planner.model.records import Model
 from planner.plan import Plan
-from planner.search.legality import require_legal
 from planner.search.suggest import Request, Result, search
 
 Progress = Callable[[int, int], None]
@@ -96,7 +98,10 @@ def suggest(
         framework=framework,
         max_memory=max_memory,
     )
-    asked: dict[str, Any] = {"pins": dict(pins or {}), "objective": objective, "recompute": recompute, "top": top}
+    if not isinstance(pins or {}, Mapping):
+        raise SpecError(f"pins={pins!r} must map dimensions to legal values, e.g. {{'tp': {{8}}}}.")
+    asked: dict[str, Any] = checked(objective=objective, recompute=recompute, top=top)
+    asked["pins"] = dict(pins or {})
     return search(replace(request, **asked), progress)
 
 
@@ -141,6 +146,7 @@ def estimate(
     if strategy is not None:
         cards = cards or strategy.devices
         global_batch = global_batch or strategy.dp * strategy.micro_batch_size * strategy.micro_batches
+    checked(**{name: value for name, value in degrees.items() if name in TYPES})
     cards = cards or cards_of(degrees)
     request = request_for(
         model,
@@ -182,6 +188,7 @@ def plan_of(request: Request, estimate: Estimate, rank: int = 1, hardware: str |
         devices_per_node=profile.devices_per_node,
         strategy=estimate.strategy,
         estimate=estimate.to_dict(),
+        calibration=kept.to_dict(request.calibration, profile, request.workload.framework),
         rank=rank,
         memory_limit_bytes=int(request.limit),
     )
@@ -203,7 +210,7 @@ def configuration_of(plan: Plan) -> dict[str, Any]:
     """A plan as a parsed MindFormers configuration."""
     import yaml
 
-    from planner.emit.mindformers_graph import render
+    from planner.dialects.graph.write import render
 
     content: dict[str, Any] = yaml.safe_load(render(plan).text)
     return content

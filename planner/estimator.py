@@ -18,20 +18,20 @@ import numpy as np
 
 from planner import api, completion, inputs
 from planner.cluster.records import Hardware
-from planner.cost.groups import groups
-from planner.cost.memory import memory
+from planner.cost.memory.peak import memory
 from planner.cost.strategies import Strategies, Strategy
-from planner.emit.environment import hccl_buffer_mb
+from planner.cost.time.groups import groups
+from planner.dialects.launch.environment import hccl_buffer_mb
 from planner.errors import PredictedOutOfMemory, SpecError
+from planner.legality.apply import violations
 from planner.model.records import Model
 from planner.plan import Plan
 from planner.search.explain import neighbours
-from planner.search.legality import violations
 from planner.search.suggest import Request
 from planner.units import GIB, MIB, format_bytes
 
 if TYPE_CHECKING:
-    from planner.validate.dryrun import DryRunReport, DryRunSettings
+    from planner.validate.compiler.dryrun import DryRunReport, DryRunSettings
 
 #: Largest micro-batch size looked at.
 MOST_MICRO_BATCH: Final = 4096
@@ -86,7 +86,7 @@ class CardMemory:
     communicators : int
         Groups that the framework makes on a rank; each holds two buffers.
     groups : tuple of str
-        What each of them is for (`planner.cost.groups`).
+        What each of them is for (`planner.cost.time.groups`).
     hccl_buffsize_mb : int
         HCCL_BUFFSIZE to export [MB]; every communicator takes two buffers of it outside the pool.
     buffers_bytes, context_bytes : float
@@ -278,8 +278,8 @@ class MemoryEstimator:
         Parameters
         ----------
         stages : sequence of int, optional
-            Default: first, one middle, last.
-        settings : planner.validate.dryrun.DryRunSettings, optional
+            Default: first, one middle, last, and the one that is predicted to need most.
+        settings : planner.validate.compiler.dryrun.DryRunSettings, optional
             Interpreter, time limit, stages at once.
 
         Raises
@@ -289,8 +289,10 @@ class MemoryEstimator:
         EmitError
             The job comes from no file and MindFormers has no class for its family.
         """
-        from planner.validate.dryrun import dryrun
+        from planner.validate.compiler.dryrun import default_stages, dryrun
 
+        if stages is None:
+            stages = default_stages(self.strategy.pp, api.estimate_of(self.request, self.strategy).heaviest_stage)
         return dryrun(self.source or api.configuration_of(self._plan()), stages, settings)
 
     def _plan(self) -> Plan:

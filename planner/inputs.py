@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from planner.checked import checked, model_size
+from planner.cluster import kept
 from planner.cluster import load as clusters
 from planner.cluster.records import Calibration, Cluster, Hardware
 from planner.cost.strategies import Strategy
-from planner.emit.families import LEGACY, targets_for
+from planner.dialects.families import LEGACY, targets_for
 from planner.errors import SpecError
 from planner.model import load as models
 from planner.model.records import Framework, Model, Workload
@@ -43,6 +45,7 @@ def request_for(
     calibration: str | Path | None = None,
 ) -> Request:
     """Whole request from loose inputs; parameters as in `suggest`, and a calibration file of one's own runs."""
+    checked(cards=cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=framework, max_memory=max_memory)
     shape = model_for(model)
     profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware)
     cluster = Cluster(hardware=profile, devices=cards)
@@ -75,7 +78,7 @@ def read(
     SpecError
         The file is missing, damaged or of no known kind.
     """
-    from planner.emit.read import read as read_file
+    from planner.dialects.read import read as read_file
 
     found = read_file(path, cards)
     name = hardware or found.hardware or clusters.DEFAULT_HARDWARE
@@ -86,14 +89,18 @@ def read(
         limit = None
     if max_memory is not None:
         limit = _limit(max_memory, profile)
+    constants, remarks = _constants(profile, found.workload.framework, None, calibration), ()
+    if found.calibration and calibration is None and not moved:
+        constants, remark = kept.from_dict(found.calibration, profile, found.workload.framework)
+        remarks = (remark,) if remark else ()
     request = Request(
         model=found.model,
         workload=found.workload,
         cluster=Cluster(hardware=profile, devices=found.strategy.devices),
-        calibration=_constants(profile, found.workload.framework, None, calibration),
+        calibration=constants,
         limit_bytes=limit or None,
     )
-    return request, found.strategy, tuple(found.unread)
+    return request, found.strategy, (*found.unread, *remarks)
 
 
 def model_for(model: Model | str | float | Path) -> Model:
@@ -107,7 +114,7 @@ def model_for(model: Model | str | float | Path) -> Model:
     if isinstance(model, Path):
         return models.from_file(model)
     if not isinstance(model, str):
-        return models.closest(model)
+        return models.closest(model_size(model))
     if re.fullmatch(r"\s*[0-9][0-9_.,eE+]*\s*[KMBGTkmbgt]?\s*", model):
         return models.closest(parse_count(model, "parameter count"))
     if model.endswith(".json") or "\\" in model or Path(model).is_dir():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from planner.cost.estimate import Estimate
-from planner.cost.setting import peak_flop_per_s
+from planner.cost.time.setting import peak_flop_per_s
 from planner.errors import SpecError
 from planner.model.operators import flop_per_token
 from planner.search.explain import TIME_WORDS

@@ -49,6 +49,8 @@ class Plan:
     estimate : mapping
         Summary of the estimate: ``step_s``, its interval, memory and time by term.  Kept as JSON holds it (lists for
         tuples, None for infinities), so that a plan read back equals the plan written.
+    calibration : mapping
+        The constants the seconds were priced with, as ``planner.cluster.kept`` writes them; empty in older plans.
     rank : int
         1 for the best plan of the search.
     planner : str
@@ -61,6 +63,7 @@ class Plan:
     devices: int
     strategy: Strategy
     estimate: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Mapping[str, Any] = field(default_factory=dict)
     rank: int = 1
     devices_per_node: int = 8
     memory_limit_bytes: int = 58 * GIB
@@ -68,6 +71,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "estimate", _plain(self.estimate))
+        object.__setattr__(self, "calibration", _plain(self.calibration))
         strategy = self.strategy
         layers = sum(strategy.layers_per_stage)
         if layers != self.model.layers:

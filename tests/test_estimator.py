@@ -11,10 +11,10 @@ import pytest
 
 import planner
 from planner import api
-from planner.cost.memory import memory
+from planner.cost.memory.peak import memory
 from planner.cost.strategies import Strategies
-from planner.emit.record import Settings
-from planner.emit.write import render
+from planner.dialects.records import Settings
+from planner.dialects.write import render
 from planner.errors import PredictedOutOfMemory, SpecError
 from planner.estimator import MemoryEstimator
 from planner.units import GIB
@@ -174,7 +174,7 @@ def test_a_sweep_is_one_call_for_each_sequence(estimator: MemoryEstimator, monke
 
 
 def test_from_plan_and_from_mindformers_see_the_same_job(tmp_path: Path) -> None:
-    from planner.emit.write import emit
+    from planner.dialects.write import emit
 
     result = planner.suggest("8B", 16, seq=4096, global_batch=128, top=1)
     plan = api.plan_of(result.request, result.estimates.row(0))
@@ -255,7 +255,7 @@ def test_a_thousand_cards_get_the_lower_recommendation() -> None:
 
 def test_dryrun_of_a_job_is_that_of_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen = []
-    monkeypatch.setattr("planner.validate.dryrun.dryrun", lambda *arguments: seen.append(arguments))
+    monkeypatch.setattr("planner.validate.compiler.dryrun.dryrun", lambda *arguments: seen.append(arguments))
     result = planner.suggest("qwen3-8b", 16, seq=4096, global_batch=128, top=1)
     plan = api.plan_of(result.request, result.estimates.row(0))
     MemoryEstimator.from_plan(plan).dryrun(stages=[0])

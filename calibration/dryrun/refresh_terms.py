@@ -1,4 +1,4 @@
-"""Work out the terms of grid.csv again from kept tracker files, after `planner.validate.tracker` has changed.
+"""Work out the terms of grid.csv again from kept tracker files, after `planner.validate.compiler.tracker` has changed.
 
 python calibration/dryrun/refresh_terms.py FOLDER      (the folder given to run_grid.py --keep)
 """
@@ -14,7 +14,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 from run_grid import COLUMNS, GRID  # noqa: E402
 
-from planner.validate.tracker import read_peak, terms  # noqa: E402
+from planner.validate.compiler.tracker import read_peak, terms  # noqa: E402
 
 
 def main(kept: Path) -> None:

@@ -28,8 +28,8 @@ from configs import Point, config  # noqa: E402
 from points import all_points  # noqa: E402
 
 from planner.errors import ValidationError  # noqa: E402
-from planner.validate.dryrun import DryRunSettings, StageResult, dryrun  # noqa: E402
-from planner.validate.tracker import TERMS  # noqa: E402
+from planner.validate.compiler.dryrun import DryRunSettings, StageResult, dryrun  # noqa: E402
+from planner.validate.compiler.tracker import TERMS  # noqa: E402
 
 GRID = HERE / "grid.csv"
 FAILURES = HERE / "failures.csv"

@@ -17,9 +17,10 @@ from typing import Final
 
 import numpy as np
 
-from planner.calibrate.accuracy_time import left_out_errors, read_cases, truth_paths
+from planner.calibrate.cases import read_cases, truth_paths
 from planner.calibrate.fit import FloatArray, TimeCase, generation_fit, log_error
 from planner.calibrate.intervals import generation_interval, interval
+from planner.calibrate.left_out import left_out_errors
 from planner.calibrate.time_sets import FittedSet, family_of, fit_sets, generation_of
 from planner.cluster.records import Constant
 from planner.errors import CalibrationError

@@ -7,11 +7,12 @@ has a prior interval (80 %) and is pulled towards its middle, so that few rows m
             + sum over constants of ((log c - log prior) / sigma)^2,
 
 rho the soft L1 loss, 0.08 the scatter of one layout published twice, sigma from the prior interval; constants are kept
-inside that interval.  The minimum is found by Gauss-Newton steps with re-weighted rows.  Constants may differ along the
-rows of a table, so one call of the time model per measurement gives value and derivatives.
+inside that interval.  The minimum is that of ``scipy.optimize.least_squares`` (trust region reflective, with bounds).
+Constants may differ along the rows of a table, so one call of the time model per measurement gives value and
+derivatives.
 
-Leaving rows out starts from the fit of all rows: its linearisation gives the constants of the remaining rows in one
-solve, and the left-out rows are then predicted by the full model.
+Leaving rows out starts from the fit of all rows: the same minimum over its linearisation gives the constants of the
+remaining rows, and the left-out rows are then predicted by the full model.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ import math
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibrate.truth import TruthRow
 from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Calibration, Cluster, Constant, Hardware
-from planner.cost.setting import Execution, default_execution, peak_flop_per_s
-from planner.cost.step import StepTime, evaluate_constants
 from planner.cost.strategies import Strategies
+from planner.cost.time.setting import Execution, default_execution, peak_flop_per_s
+from planner.cost.time.step import StepTime, evaluate_constants
 from planner.errors import CalibrationError, PlannerError
 from planner.model.operators import flop_per_token
 from planner.model.records import Model, Workload
+from planner.observe.published import TruthRow
 
 FloatArray = NDArray[np.float64]
 
@@ -297,14 +298,7 @@ def fit(cases: Sequence[TimeCase], priors: Mapping[str, Constant], keys: Sequenc
         if key not in priors or priors[key].low <= 0.0:
             raise CalibrationError(f"constant '{key}' cannot be fitted: it needs a prior with a positive interval.")
     prior = _Prior.of(priors, keys)
-    position = prior.middle
-    for _ in range(12):
-        error, slopes = _linearised(cases, priors, keys, position)
-        new = _solve(error, slopes, position, prior)
-        settled = float(np.abs(new - position).max()) < 1e-4
-        position = new
-        if settled:
-            break
+    position = _minimum(lambda at: _linearised(cases, priors, keys, at), prior.middle, prior)
     error, slopes = _linearised(cases, priors, keys, position)
     return Fit(
         cases=tuple(cases),
@@ -332,19 +326,44 @@ def _linearised(
 
 
 def _solve(error: FloatArray, slopes: FloatArray, position: FloatArray, prior: _Prior) -> FloatArray:
-    """Minimum of the linearised objective: ridge regressions with rows re-weighted for the soft L1 loss."""
-    new = position
-    for _ in range(60):
-        now = (error + slopes @ (new - position)) / SCATTER
-        weight = 1.0 / np.sqrt(1.0 + now * now)
-        scaled = slopes / SCATTER
-        normal = scaled.T @ (weight[:, None] * scaled) + np.diag(prior.sigma**-2)
-        target = scaled.T @ (weight * (error - slopes @ position) / SCATTER) - prior.middle / prior.sigma**2
-        best = np.clip(np.linalg.solve(normal, -target), prior.low, prior.high)
-        if float(np.abs(best - new).max()) < 1e-7:
-            return best
-        new = best
-    return new
+    """Minimum of the objective with the errors linearised at ``position``."""
+    return _minimum(lambda at: (error + slopes @ (at - position), slopes), position, prior)
+
+
+def _minimum(
+    linearised: Callable[[FloatArray], tuple[FloatArray, FloatArray]], start: FloatArray, prior: _Prior
+) -> FloatArray:
+    """Logarithms of the constants that minimise the objective, from errors and slopes at any point."""
+    from scipy.optimize import least_squares
+
+    at = cache(lambda key: linearised(np.frombuffer(key)))
+
+    def residuals(x: FloatArray) -> FloatArray:
+        return np.concatenate((at(x.tobytes())[0] / SCATTER, (x - prior.middle) / prior.sigma))
+
+    def jacobian(x: FloatArray) -> FloatArray:
+        return np.concatenate((at(x.tobytes())[1] / SCATTER, np.diag(1.0 / prior.sigma)))
+
+    found = least_squares(
+        residuals,
+        start,
+        jacobian,
+        bounds=(prior.low, prior.high),
+        x_scale=prior.sigma,
+        loss=lambda squares: _losses(squares, len(squares) - len(prior.middle)),
+        xtol=1e-10,
+        ftol=1e-12,
+        gtol=1e-10,
+    )
+    return np.asarray(found.x, np.float64)
+
+
+def _losses(squares: FloatArray, rows: int) -> FloatArray:
+    """Loss of squared residuals with its first two derivatives: soft L1 for rows, plain squares for the prior."""
+    root = np.sqrt(1.0 + squares)
+    soft = np.stack((2.0 * (root - 1.0), 1.0 / root, -0.5 / root**3))
+    plain = np.stack((squares, np.ones_like(squares), np.zeros_like(squares)))
+    return np.concatenate((soft[:, :rows], plain[:, rows:]), axis=1)
 
 
 def _fitted(

@@ -40,7 +40,7 @@ def accuracy(
 
 def time_answer(data: str | None) -> Answer:
     """Step times."""
-    from planner.calibrate import accuracy_time
+    from planner.accuracy import time as accuracy_time
     from planner.report.accuracies import time_document, time_lines
 
     found = accuracy_time.accuracy() if data is None else accuracy_time.accuracy_of_file(data)
@@ -49,7 +49,7 @@ def time_answer(data: str | None) -> Answer:
 
 def memory_answer(data: str | None) -> Answer:
     """Peaks, static bytes and verdicts."""
-    from planner.calibrate import accuracy_memory
+    from planner.accuracy import memory as accuracy_memory
     from planner.report.accuracies import memory_document, memory_lines
 
     found = accuracy_memory.score(data)

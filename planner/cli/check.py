@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from planner import limits
 from planner.cli import parse
 from planner.cli.options import CLUSTER_PANEL, OutputOptions, own, spread
 from planner.cli.output import print_document, print_lines
@@ -30,10 +31,10 @@ def check(
     cards: Annotated[str | None, own("--cards", CLUSTER_PANEL, "Cards, where no file says it.", "N")] = None,
 ) -> int:
     """Find what a framework accepts silently and then fails or wastes hours on: line, why, fix."""
-    from planner.emit.lint import check as find
+    from planner.dialects.check import check as find
     from planner.report.checks import check_document, check_lines
 
-    devices = None if cards is None else parse.whole(cards, "--cards", most=parse.MOST_CARDS)
+    devices = None if cards is None else parse.whole(cards, "--cards", most=limits.MOST_CARDS)
     found = find(path, devices)
     if output.json:
         print_document(check_document(path, found))

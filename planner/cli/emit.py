@@ -12,7 +12,7 @@ from planner.cli.output import print_document, print_lines
 from planner.errors import EmitError
 
 if TYPE_CHECKING:
-    from planner.emit.record import EmitResult, Settings
+    from planner.dialects.records import EmitResult, Settings
     from planner.plan import Plan
 
 _MOST_BYTES = 2**20
@@ -48,7 +48,7 @@ def emit(
 
 def write(plan: Plan, directory: str | Path, files: EmitOptions) -> EmitResult:
     """Write one plan."""
-    from planner.emit.write import emit as emit_files
+    from planner.dialects.write import emit as emit_files
 
     return emit_files(plan, directory, target_for(plan, files), files.force, settings_from(files))
 
@@ -56,7 +56,7 @@ def write(plan: Plan, directory: str | Path, files: EmitOptions) -> EmitResult:
 def target_for(plan: Plan, files: EmitOptions) -> str:
     """The target asked for, or the one whose framework the plan was estimated for."""
     from planner import inputs
-    from planner.emit.families import targets_for
+    from planner.dialects.families import targets_for
 
     legal = targets_for(plan.model)
     wanted = inputs.target_of_framework(plan.workload.framework)
@@ -65,8 +65,8 @@ def target_for(plan: Plan, files: EmitOptions) -> str:
 
 def settings_from(files: EmitOptions) -> Settings:
     """What the user's site adds to a plan."""
-    from planner.emit.record import Settings
-    from planner.emit.shell import read_devices, read_hosts
+    from planner.dialects.records import Settings
+    from planner.dialects.text.shell_write import read_devices, read_hosts
 
     hosts: tuple[str, ...] = ()
     addresses: tuple[tuple[str, ...], ...] = ()

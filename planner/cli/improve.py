@@ -33,9 +33,9 @@ def improve(
 ) -> None:
     """Search a better strategy for a file and show, or write, the file with only that changed."""
     from planner import api, inputs
-    from planner.emit.improve import improve as rewrite
+    from planner.dialects.improve import improve as rewrite
+    from planner.legality.apply import violations
     from planner.report.checks import improve_document, improvement_lines
-    from planner.search.legality import violations
     from planner.search.suggest import search
 
     devices = None if cards is None else ask.cards_from(cards)

@@ -24,7 +24,7 @@ from planner.cli.output import print_document, print_lines, searching
 from planner.errors import EmitError, SpecError
 
 if TYPE_CHECKING:
-    from planner.emit.record import EmitResult
+    from planner.dialects.records import EmitResult
     from planner.plan import Plan
     from planner.search.suggest import Request, Result
 
@@ -99,7 +99,7 @@ def check_files(emit: str | None, emit_top: str, files: EmitOptions) -> None:
 def framework_for(model: ModelOptions, target: str) -> str:
     """The framework that a target's files run under."""
     from planner import inputs
-    from planner.emit.families import check_family
+    from planner.dialects.families import check_family
 
     shape = ask.model_from(model)
     check_family(shape, target)
@@ -127,7 +127,7 @@ def held_plans(result: Result, count: int, files: EmitOptions) -> tuple[list[Pla
     """The best plans that the target can hold, and why better ones cannot be written."""
     from planner import api
     from planner.cli.emit import settings_from, target_for
-    from planner.emit.write import render
+    from planner.dialects.write import render
 
     plans: list[Plan] = []
     refused: list[tuple[int, str]] = []

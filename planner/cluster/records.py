@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Literal
 
-from planner.cluster.measured import NOTHING, Measured
+from planner.cluster.tables import NOTHING, Measured
 from planner.errors import ProfileError, SpecError
 
 
@@ -150,7 +150,7 @@ class Calibration:
     Attributes
     ----------
     constants : mapping of str to Constant
-        Keys are listed and explained in ``planner.cost.step``.
+        Keys are listed and explained in ``planner.cost.time.step``.
     residual_log_p10, residual_log_p90 : float
         10th and 90th percentile of log(measured / predicted) on left-out rows: the 80 % interval of an estimate.
     measured : Measured

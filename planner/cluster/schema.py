@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from planner.cluster.measured import NOTHING
 from planner.cluster.records import Calibration, Constant, Device, Fabric, Hardware
-from planner.cluster.schema_measured import measured_from
+from planner.cluster.schema_tables import tables_from
+from planner.cluster.tables import NOTHING
 from planner.errors import CalibrationError, PlannerError, ProfileError
 from planner.units import GIB, KIB, MIB, TIB
 
@@ -196,7 +196,7 @@ def calibration_from(data: Any, file: str) -> tuple[Calibration, tuple[str, ...]
         residual_log_p90=high,
         rows=int(rows),
         sources=_texts(reader, top.get("sources", []), "sources"),
-        measured=measured_from(top["measured"], reader.fail) if "measured" in top else NOTHING,
+        measured=tables_from(top["measured"], reader.fail) if "measured" in top else NOTHING,
     )
     return record, devices, frameworks
 

@@ -14,10 +14,10 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from planner.cluster.records import Calibration, Cluster
-from planner.cost.memory import Memory, memory
-from planner.cost.setting import Execution, peak_flop_per_s
-from planner.cost.step import COLUMNS, HIDDEN_COLUMNS, StepTime, step_time
+from planner.cost.memory.peak import Memory, memory
 from planner.cost.strategies import BoolArray, FloatArray, Strategies, Strategy
+from planner.cost.time.setting import Execution, peak_flop_per_s
+from planner.cost.time.step import COLUMNS, HIDDEN_COLUMNS, StepTime, step_time
 from planner.errors import SpecError
 from planner.model.operators import flop_per_token
 from planner.model.records import Model, Workload
@@ -81,6 +81,11 @@ class Estimate:
     days: float | None = None
     time_s: Mapping[str, float] | None = None
     stage_s: tuple[float, ...] | None = None
+
+    @property
+    def heaviest_stage(self) -> int:
+        """Stage with the highest peak, the first of equal ones."""
+        return max(range(len(self.stage_peak_bytes)), key=lambda stage: self.stage_peak_bytes[stage])
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON holds it: lists for tuples, mappings for the strategy."""
@@ -202,7 +207,7 @@ def evaluate(
     limit_bytes : float, optional
         Memory a stage may use [bytes]; default: the device's usable memory.
     run : Execution, optional
-        See `planner.cost.step.step_time`.
+        See `planner.cost.time.step.step_time`.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """Pipeline schedules simulated event by event, for the few candidates that are compared in the end.
 
-The closed forms of ``planner.cost.pipeline`` know stages only by their length; the simulation also sees chunks of
+The closed forms of ``planner.cost.time.pipeline`` know stages only by their length; the simulation also sees chunks of
 unequal length, the order of work on each stage and the time of transfers between them.
 
 A stage works on one pass at a time.  A pass is (kind, micro-batch, chunk): ``F`` forward, ``B`` backward, ``W`` the

@@ -21,11 +21,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from planner.children.process import Children, Ended
 from planner.errors import CalibrationError, ValidationError
 from planner.measure import raw
 from planner.measure.raw import Facts, Row
 from planner.measure.sweep import Task
-from planner.validate.process import Children, Ended
 
 BENCH: Final = Path(__file__).resolve().parent / "bench"
 #: How often a marked task is measured before its best run is taken as it is.
@@ -292,7 +292,11 @@ class _Watch:
 
     def _words(self, rank: int) -> str:
         """The last error in the log of a rank, or of the program itself."""
-        for log in (self.folder / "ranks" / f"worker_{rank}.log", self.folder / "ranks" / "scheduler.log", self.folder / "log"):
+        for log in (
+            self.folder / "ranks" / f"worker_{rank}.log",
+            self.folder / "ranks" / "scheduler.log",
+            self.folder / "log",
+        ):
             with contextlib.suppress(OSError):
                 lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
                 errors = [line.strip() for line in lines if "Error" in line or "terminate called" in line]
@@ -335,7 +339,9 @@ def find_python(python: Path | None) -> Path:
     try:
         status = subprocess.run([str(chosen), "-c", probe], capture_output=True, timeout=60, check=False).returncode
     except OSError as error:
-        raise ValidationError(f"the interpreter {chosen} does not run: {error.strerror}; name another with --python.") from None
+        raise ValidationError(
+            f"the interpreter {chosen} does not run: {error.strerror}; name another with --python."
+        ) from None
     except subprocess.TimeoutExpired:
         raise ValidationError(f"the interpreter {chosen} gave no answer in 60 s; name another with --python.") from None
     if status:

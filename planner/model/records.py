@@ -178,7 +178,7 @@ class Workload:
         Training budget for card-hours and days, 0 when not asked.
     switches : tuple of str
         Settings of the framework that change memory, where they differ from the planner's own files; names and
-        effects are listed in ``planner.cost.memory_rules.SWITCHES``.
+        effects are listed in ``planner.cost.memory.rules.SWITCHES``.
     """
 
     seq: int

@@ -79,7 +79,9 @@ def read_native_log(text: str, *, source: str = "log") -> NativeLog:
     )
     for expected, step in enumerate(steps, start=1):
         if step.number != expected:
-            raise CalibrationError(f"{source}: step {step.number} follows step {expected - 1}; give the log of one run.")
+            raise CalibrationError(
+                f"{source}: step {step.number} follows step {expected - 1}; give the log of one run."
+            )
         if not step.seconds > 0.0:
             raise CalibrationError(f"{source}: step {step.number} took {step.seconds:g} s; the clock stepped back.")
     who, peak = _RANK.search(text), _PEAK.search(text)

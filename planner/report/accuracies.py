@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from planner.calibrate import accuracy_memory as of_memory
-from planner.calibrate.accuracy_time import Accuracy, GroupScore
+from planner.accuracy import memory as of_memory
+from planner.accuracy.time import Accuracy, GroupScore
 from planner.report.documents import head
 from planner.report.text import narrow_table, number, wrapped
 from planner.units import format_bytes

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.cost.estimate import Estimate
-from planner.emit.findings import Finding
-from planner.emit.improve import Improved
+from planner.dialects.findings import Finding
+from planner.dialects.improve import Improved
 from planner.report.documents import estimate_fields, head, job, strategy_fields
 from planner.report.text import degrees, extras, gib, job_lines, layers_line, number, recompute_line, wrapped
 from planner.search.suggest import Request

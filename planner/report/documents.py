@@ -12,7 +12,7 @@ from planner import __version__
 from planner.cluster.records import Calibration, Hardware
 from planner.cost.estimate import Estimate
 from planner.cost.strategies import Strategy
-from planner.emit.record import EmitResult
+from planner.dialects.records import EmitResult
 from planner.measured import Measured
 from planner.model.load import Entry
 from planner.model.operators import active_parameter_count, parameter_count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.emit.record import EmitResult
+from planner.dialects.records import EmitResult
 from planner.report.text import wrapped
 
 _INDENT = " " * 10

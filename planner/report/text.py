@@ -14,7 +14,7 @@ from planner.units import GIB, format_count
 
 WIDTH: Final = 80
 
-#: Names of memory terms in tables, in `planner.cost.memory.TERMS` order, short enough for a column.
+#: Names of memory terms in tables, in `planner.cost.memory.peak.TERMS` order, short enough for a column.
 MEMORY_WORDS: Final = {
     "parameters": "param",
     "gradients": "grad",

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from planner.cost.strategies import FloatArray, IntArray, Strategies
-from planner.search.legality import LAYER_RULES, apply_rules
+from planner.legality.apply import LAYER_RULES, apply_rules
 from planner.search.objective import fitted, fitted_by_stage, timed
 from planner.search.request import Request
 

@@ -8,15 +8,15 @@ from typing import Final
 
 import numpy as np
 
-from planner.cost.memory import memory
-from planner.cost.memory_rules import rules_for
+from planner.cost.memory.peak import memory
+from planner.cost.memory.rules import rules_for
 from planner.cost.strategies import FloatArray, Strategies, Strategy
 from planner.errors import InfeasibleError
+from planner.legality.rules import FRAMEWORK_ZERO_LEVELS
 from planner.model.operators import parameter_count
 from planner.model.records import DTYPE_BYTES, Workload
 from planner.search.objective import leanest
 from planner.search.request import Request
-from planner.search.rules import FRAMEWORK_ZERO_LEVELS
 from planner.search.space import batches
 from planner.search.tables import concatenate, order
 from planner.units import format_bytes

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from planner.cost.memory import least_recompute, memory
-from planner.cost.pipeline import locked_chunks
+from planner.cost.memory.peak import least_recompute, memory
 from planner.cost.strategies import FloatArray, Strategies, Strategy
+from planner.cost.time.pipeline import locked_chunks
 from planner.model.records import DENSE
 from planner.search.objective import estimated, timed
 from planner.search.request import Request

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from planner.cost.estimate import Estimate
-from planner.cost.memory import TERMS, least_recompute
+from planner.cost.memory.peak import TERMS, least_recompute
 from planner.cost.strategies import Strategies, Strategy
+from planner.legality.apply import Violation, violations
+from planner.legality.rules import SCALAR_RULES
 from planner.search.layouts import layouts
-from planner.search.legality import Violation, violations
 from planner.search.objective import estimated, fitted
 from planner.search.request import Request
-from planner.search.rules import SCALAR_RULES
 from planner.search.space import bare_rows
 from planner.units import format_bytes, format_seconds
 

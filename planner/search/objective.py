@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.estimate import Estimates, evaluate
-from planner.cost.memory import least_recompute, memory
-from planner.cost.step import StepTime, step_time
+from planner.cost.memory.peak import least_recompute, memory
 from planner.cost.strategies import BoolArray, FloatArray, Strategies
+from planner.cost.time.step import StepTime, step_time
+from planner.legality.rules import SEQPIPE
 from planner.search.request import Request
-from planner.search.rules import SEQPIPE
 from planner.search.tables import concatenate
 
 

@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 from planner.cluster.records import Calibration, Cluster
 from planner.errors import SpecError
+from planner.legality.apply import Context
 from planner.model.records import Model, Workload
-from planner.search.legality import Context
 from planner.search.space import Pins, check_pins
 
 Objective = Literal["time", "cards", "memory"]

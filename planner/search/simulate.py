@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from planner.cost.memory_stages import dealt
+from planner.cost.layers import dealt
 from planner.cost.schedule import Durations, Timeline, simulate
-from planner.cost.step import StepTime
 from planner.cost.strategies import SCHEDULES, FloatArray, IntArray, Strategies, Strategy
+from planner.cost.time.step import StepTime
 from planner.search.objective import timed
 from planner.search.request import Request
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from planner.cost.rows import distinct
 from planner.cost.strategies import CP_ALGORITHMS, SCHEDULES, IntArray, Strategies
 from planner.errors import SpecError
+from planner.legality.apply import SCALAR_RULES, Context, apply_rules
+from planner.legality.rules import FRAMEWORK_SCHEDULES, FRAMEWORK_ZERO_LEVELS, divisors
 from planner.search.layouts import layouts
-from planner.search.legality import SCALAR_RULES, Context, apply_rules
-from planner.search.rules import FRAMEWORK_SCHEDULES, FRAMEWORK_ZERO_LEVELS, divisors
 
 #: Values looked at where neither pins nor the request decide.
 MICRO_BATCH_SIZES: Final = (1, 2, 4, 8)
@@ -65,7 +65,8 @@ def check_pins(pins: Pins) -> None:
         for value in values:
             if legal is not None and value not in legal:
                 raise SpecError(f"pin {name}={value!r} is not known; legal: {', '.join(legal)}.")
-            if legal is None and (not isinstance(value, int) or value < (0 if _may_be_zero(name) else 1)):
+            flag = isinstance(value, bool) and not _may_be_zero(name)
+            if legal is None and (flag or not isinstance(value, int) or value < (0 if _may_be_zero(name) else 1)):
                 raise SpecError(f"pin {name}={value!r} must be a positive whole number.")
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.calibrate.accuracy_time import read_cases, truth_paths
 from planner.calibrate.calibration_files import remake
+from planner.calibrate.cases import read_cases, truth_paths
 from planner.calibrate.fit import (
     DENSE_KEYS,
     GENERATION_SPREAD,
@@ -24,11 +24,11 @@ from planner.calibrate.fit import (
     time_case,
 )
 from planner.calibrate.time_sets import EXCLUDED, SETS, fit_sets, generation_of, work_of
-from planner.calibrate.truth import read_step_times
 from planner.cluster.load import calibration, calibration_file, data_directory, hardware
 from planner.errors import CalibrationError
+from planner.observe.published import read_step_times
 
-TRUTH = Path(__file__).parents[1] / "truth"
+TRUTH = Path(__file__).parents[2] / "calibration" / "measurements"
 ROWS = {row.case_id: row for row in read_step_times(TRUTH / "step-times.csv")}
 
 
@@ -251,3 +251,31 @@ def test_sets_are_fitted_in_order_of_their_bases() -> None:
     without = [case for case in few if case.model.moe is not None]
     with pytest.raises(KeyError):
         fit_sets(without)["Ascend A2 MoE"]
+
+
+def objective(cases: list[TimeCase], priors, keys, position: np.ndarray) -> float:
+    """The docstring's sum, written out again."""
+    values = {key: constant.value for key, constant in priors.items()}
+    values |= {key: float(np.exp(x)) for key, x in zip(keys, position, strict=True)}
+    rows = sum(2 * (math.sqrt(1 + (log_error(case, values) / 0.08) ** 2) - 1) for case in cases)
+    pull = 0.0
+    for key, x in zip(keys, position, strict=True):
+        sigma = math.log(priors[key].high / priors[key].low) / (2 * 1.2815515655446004)
+        pull += ((x - math.log(priors[key].value)) / sigma) ** 2
+    return rows + pull
+
+
+@pytest.mark.parametrize("factor", [0.75, 1.0, 1.6])
+def test_the_minimum_of_the_docstring_also_where_bounds_are_active(dense: list[TimeCase], factor: float) -> None:
+    """A second opinion from another optimiser; x 0.75 drives constants to their bounds."""
+    from scipy.optimize import minimize
+
+    some = [replace(case, measured_s=factor * case.measured_s) for case in dense[::2]]
+    priors = default_priors(some[0])
+    found = fit(some, priors, DENSE_KEYS)
+    bounds = [(math.log(priors[key].low), math.log(priors[key].high)) for key in DENSE_KEYS]
+    if factor == 0.75:
+        assert any(min(x - low, high - x) < 1e-3 for x, (low, high) in zip(found.position, bounds, strict=True))
+    other = minimize(lambda x: objective(some, priors, DENSE_KEYS, x), found.position, method="L-BFGS-B", bounds=bounds)
+    ours = objective(some, priors, DENSE_KEYS, found.position)
+    assert ours <= other.fun * (1 + 1e-3)

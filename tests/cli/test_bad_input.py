@@ -184,7 +184,7 @@ def test_read_only_folder_leaves_nothing_behind(files: Path, monkeypatch: pytest
         raise OSError(errno.EROFS, "Read-only file system")
 
     before = tree(files)
-    monkeypatch.setattr("planner.emit.write.tempfile.mkdtemp", denied)
+    monkeypatch.setattr("planner.dialects.write.tempfile.mkdtemp", denied)
     answer = run(f"{JOB} --emit new")
     assert answer.code == 2
     assert "new" in answer.err

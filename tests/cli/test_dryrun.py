@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from planner.cost.memory import TERMS as OURS
+from planner import MemoryEstimator, api, completion, inputs
+from planner import plan as plans
+from planner.cost.memory.peak import TERMS as OURS
 from planner.report.comparison import PARTS, trained
-from planner.validate.dryrun import DryRunReport, StageResult
-from planner.validate.prepare import read_layout
-from planner.validate.tracker import TERMS as THEIRS
+from planner.validate.compiler.dryrun import DryRunReport, StageResult
+from planner.validate.compiler.prepare import read_layout
+from planner.validate.compiler.tracker import TERMS as THEIRS
 from tests.cli.runner import run
 from tests.cli.test_answers import undocumented
 
@@ -70,7 +72,7 @@ def test_difference_is_predicted_against_dryrun(plan: Path, monkeypatch: pytest.
         return DryRunReport(layout=read_layout({**layout, "model": {"model_config": {"seq_length": 2048}}}),
                             stages=results, notes=("a note",))  # fmt: skip
 
-    monkeypatch.setattr("planner.validate.dryrun.dryrun", made_up)
+    monkeypatch.setattr("planner.validate.compiler.dryrun.dryrun", made_up)
     answer = run(f"dryrun {plan} --stages 0,1 --jobs 2 --exact")
     assert answer.code == 0
     assert answer.err == "stage 0: compiling\n"
@@ -85,13 +87,43 @@ def test_difference_is_predicted_against_dryrun(plan: Path, monkeypatch: pytest.
     assert [stage["difference_percent"] for stage in body["stages"]] == pytest.approx([25.0, -20.0], abs=1e-3)
 
 
+def test_the_heaviest_stage_is_run_and_the_others_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight stages of which the second holds most layers: first, heaviest, middle, last are run; the rest is said."""
+    out = tmp_path / "plan.json"
+    request = inputs.request_for("qwen3-8b", 8, seq=2048, global_batch=8)
+    layers = [5, 8, 5, 4, 4, 4, 3, 3]
+    strategy = completion.complete(request, tp=1, pp=8, recompute="none", stage_layers=layers)
+    plans.save(api.plan_of(request, api.judged(request, strategy)), out)
+    peaks = [stage["peak_gib"] for stage in run(f"estimate --from {out} --json").document["stages"]]
+    assert max(range(8), key=peaks.__getitem__) == 1
+    asked: list[tuple[int, ...]] = []
+
+    def made_up(config: Path, stages: Any, settings: Any, *_: Any) -> DryRunReport:
+        asked.append(stages)
+        layout = {"parallel_config": {"data_parallel": 1, "model_parallel": 1, "pipeline_stage": 8}}
+        results = tuple(result(stage, 2**30) for stage in stages)
+        return DryRunReport(layout=read_layout({**layout, "model": {"model_config": {"seq_length": 2048}}}),
+                            stages=results, notes=())  # fmt: skip
+
+    monkeypatch.setattr("planner.validate.compiler.dryrun.dryrun", made_up)
+    answer = run(f"dryrun {out}")
+    assert asked == [(0, 1, 4, 7)]
+    worst = max((2, 3, 5, 6), key=peaks.__getitem__)
+    said = " ".join(answer.out.split())
+    most = f"stage {worst} is predicted to need most of them, {peaks[worst]:.2f} GiB."
+    assert f"Not run: stages 2, 3, 5 and 6; {most}" in said
+    assert run(f"dryrun {out} --json").document["not_run"] == [2, 3, 5, 6]
+    MemoryEstimator.from_plan(out).dryrun()
+    assert asked[-1] == (0, 1, 4, 7)
+
+
 def test_a_stage_over_the_limit_is_said_and_ends_with_3(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = {"parallel_config": {"data_parallel": 1, "model_parallel": 2, "pipeline_stage": 2}}
     stages = (result(0, 59 * 2**30), result(1, 2**30))
     report = DryRunReport(
         layout=read_layout({**layout, "model": {"model_config": {"seq_length": 2048}}}), stages=stages, notes=()
     )
-    monkeypatch.setattr("planner.validate.dryrun.dryrun", lambda *_: report)
+    monkeypatch.setattr("planner.validate.compiler.dryrun.dryrun", lambda *_: report)
     answer = run(f"dryrun {plan}")
     assert answer.code == 3
     assert "Over the limit of 58.00 GiB: stage 0 by 1.00 GiB. The job would run out of" in answer.lines
@@ -124,7 +156,7 @@ def test_collectives_of_a_stage_and_why_they_differ(plan: Path, monkeypatch: pyt
         return DryRunReport(layout=read_layout({**layout, "model": {"model_config": {"seq_length": 2048}}}),
                             stages=(result(0, 2**30),), notes=())  # fmt: skip
 
-    monkeypatch.setattr("planner.validate.dryrun.dryrun", made_up)
+    monkeypatch.setattr("planner.validate.compiler.dryrun.dryrun", made_up)
     answer = run(f"dryrun {plan} --stages 0 --volumes")
     assert answer.code == 0, answer.err
     assert not folders[0].exists()
@@ -157,7 +189,7 @@ def test_a_plan_json_without_yaml_is_rendered(plan: Path, monkeypatch: pytest.Mo
         seen.append(config)
         return DryRunReport(layout=read_layout(config), stages=(result(0, 2**30),), notes=())
 
-    monkeypatch.setattr("planner.validate.dryrun.dryrun", made_up)
+    monkeypatch.setattr("planner.validate.compiler.dryrun.dryrun", made_up)
     (plan / "pretrain.yaml").unlink()
     assert run(f"dryrun {plan}").code == 0
     assert seen[0]["parallel_config"]["model_parallel"] == 2

@@ -9,7 +9,7 @@ import pytest
 
 from planner import plan as plans
 from tests.cli.runner import run
-from tests.emit.samples import plan, small
+from tests.dialects.samples import plan, small
 
 
 @pytest.fixture

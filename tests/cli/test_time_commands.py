@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from planner.calibrate.accuracy_time import truth_paths
+from planner.calibrate.cases import truth_paths
 from tests.cli.runner import run
 
 JOB = "estimate --model llama-2-7b --cards 8 --tp 1 --pp 2 --global-batch 64 --hardware 910b2"

@@ -24,7 +24,7 @@ def text(name, device="[910B2, 910B3]", framework="mindformers", generation="r1.
         residual_log_p10: -0.12
         residual_log_p90: 0.1
         rows: 67
-        sources: [tests/truth/step-times.csv]
+        sources: [calibration/measurements/step-times.csv]
         constants:
         """
         )

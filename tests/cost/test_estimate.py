@@ -12,8 +12,8 @@ import pytest
 from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Cluster, Constant
 from planner.cost.estimate import Estimate, Estimates, evaluate, interval
-from planner.cost.step import COLUMNS
 from planner.cost.strategies import Strategies, Strategy
+from planner.cost.time.step import COLUMNS
 from planner.errors import SpecError
 from planner.model.load import find
 from planner.model.operators import flop_per_token

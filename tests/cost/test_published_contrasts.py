@@ -9,14 +9,14 @@ import itertools
 
 import pytest
 
-from planner.calibrate.truth_text import spread
 from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Cluster
-from planner.cost.setting import Execution
-from planner.cost.step import step_time
 from planner.cost.strategies import Strategies, Strategy
+from planner.cost.time.setting import Execution
+from planner.cost.time.step import step_time
 from planner.model.load import find, with_overrides
 from planner.model.records import Model, Workload
+from planner.observe.published_text import spread
 
 OVERLAP = Execution(dp_overlap=True, fused_loss=True)
 

@@ -35,7 +35,7 @@ from planner.model.operators import (
     router_bias_count,
 )
 
-TRUTH = Path(__file__).parents[1] / "truth" / "step-times.csv"
+TRUTH = Path(__file__).parents[2] / "calibration" / "measurements" / "step-times.csv"
 
 # Totals printed by published checkpoints (P), counted from the networks MindFormers builds (R), or worked out from
 # the tensor shapes (F), all without MTP modules.

@@ -10,7 +10,7 @@ import pytest
 
 from planner import plan as plans
 from planner.errors import SpecError
-from tests.emit.samples import plan, small
+from tests.dialects.samples import plan, small
 
 PLAN = plan(small("deepseek_v3"), dp=4, tp=2, pp=2, ep=4)
 

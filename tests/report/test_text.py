@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.memory import TERMS
-from planner.cost.step import COLUMNS
+from planner.cost.memory.peak import TERMS
 from planner.cost.strategies import Strategy
+from planner.cost.time.step import COLUMNS
 from planner.report import estimation, text
 from planner.search.explain import TIME_WORDS
 

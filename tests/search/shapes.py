@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from planner.cluster.records import Cluster, Device, Fabric, Hardware
+from planner.legality.apply import Context
 from planner.model.records import Attention, Model, Moe, Workload
-from planner.search.legality import Context
 from planner.units import GIB
 
 

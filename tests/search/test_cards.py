@@ -6,8 +6,8 @@ import pytest
 
 from planner.cost.strategies import Strategies
 from planner.errors import InfeasibleError
+from planner.legality.apply import violations
 from planner.search.cards import bytes_per_parameter, counts, fewest_cards, state_floor
-from planner.search.legality import violations
 from planner.search.objective import estimated
 from planner.search.suggest import search
 from planner.units import GIB

@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.memory import memory
+from planner.cost.memory.peak import memory
 from planner.cost.strategies import Strategies, Strategy
+from planner.legality.apply import violations
 from planner.model.records import Model
 from planner.search.exact import balanced, stage_options
-from planner.search.legality import violations
 from planner.search.objective import estimated, fitted_by_stage
 from planner.search.simulate import step_s
 from planner.search.suggest import Request, search

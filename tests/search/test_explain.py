@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from planner.cost.strategies import Strategy
+from planner.legality.apply import violations
 from planner.search.explain import TIME_WORDS, describe, explain, neighbours, smallest_change
-from planner.search.legality import violations
 from planner.search.suggest import search
 from planner.units import GIB
 from tests.search.requests import request
@@ -93,7 +93,7 @@ def test_the_best_is_told_so() -> None:
 
 
 def test_time_words_cover_every_column() -> None:
-    from planner.cost.step import COLUMNS
+    from planner.cost.time.step import COLUMNS
 
     assert set(TIME_WORDS) == set(COLUMNS)
 

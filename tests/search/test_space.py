@@ -9,8 +9,8 @@ import pytest
 
 from planner.cost.strategies import CP_ALGORITHMS, Strategies, Strategy
 from planner.errors import SpecError
+from planner.legality.apply import Context, apply_rules, violations
 from planner.search.layouts import layouts
-from planner.search.legality import Context, apply_rules, violations
 from planner.search.space import Batch, Pins, batches, check_pins
 from tests.search.shapes import DEEPSEEK_V3, LLAMA_70B, context, dense, moe
 

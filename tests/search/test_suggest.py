@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from planner.cost.estimate import evaluate
-from planner.cost.memory import least_recompute, memory
+from planner.cost.memory.peak import least_recompute, memory
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import InfeasibleError, SpecError
+from planner.legality.apply import violations
 from planner.search import space, suggest
-from planner.search.legality import violations
 from planner.search.suggest import Request, Result, estimated, search
 from planner.search.tables import degree_keys, order
 from planner.units import GIB

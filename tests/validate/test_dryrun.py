@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from planner.children.child_log import last_error_line, read_report
 from planner.errors import ValidationError
-from planner.validate import dryrun as module
-from planner.validate.child_log import last_error_line, read_report
-from planner.validate.dryrun import DryRunSettings, default_stages, dryrun, load_yaml
+from planner.validate.compiler import dryrun as module
+from planner.validate.compiler.dryrun import DryRunSettings, default_stages, dryrun, load_yaml
 
 FAKE = '''#!{python}
 """Stands in for an interpreter with MindSpore: answers the probe, else acts as FAKE_MODE says."""
@@ -222,7 +222,7 @@ def test_a_late_stage_that_fails_is_reported_while_earlier_ones_still_run(
 CTRL_C = """
 import json, sys
 from pathlib import Path
-from planner.validate.dryrun import DryRunSettings, dryrun
+from planner.validate.compiler.dryrun import DryRunSettings, dryrun
 dryrun(json.loads(sys.argv[1]), [0, 1], DryRunSettings(python=Path(sys.argv[2]), cache=Path(sys.argv[3]), jobs=2))
 """
 
@@ -416,5 +416,5 @@ def test_last_error_line(tmp_path: Path) -> None:
 
 def test_runner_is_never_imported() -> None:
     source = (Path(module.__file__).parent / "runner.py").read_text()
-    assert "planner." not in source.replace("planner.validate.runner", "")
+    assert "planner." not in source.replace("planner.validate.compiler.runner", "")
     assert module._RUNNER.is_file()

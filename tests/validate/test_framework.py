@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from planner.errors import ValidationError
-from planner.validate import framework
-from planner.validate.framework import check_pair, find_framework
+from planner.validate.compiler import framework
+from planner.validate.compiler.framework import check_pair, find_framework
 
 
 def fake_interpreter(tmp_path: Path, answer: str) -> Path:

@@ -22,14 +22,14 @@ import pytest
 import yaml
 
 from planner import inputs
-from planner.calibrate.dryrun_grid import read_grid
-from planner.cost.groups import groups
-from planner.cost.volumes import setting_of
+from planner.cost.time.groups import groups
+from planner.cost.time.volumes import setting_of
 from planner.errors import ValidationError
-from planner.validate.dryrun import DryRunReport, DryRunSettings, dryrun
-from planner.validate.prepare import read_layout
-from planner.validate.volume_comparison import compare
-from planner.validate.volumes import read_collectives, volumes
+from planner.observe.dryrun_grid import read_grid
+from planner.validate.compiler.dryrun import DryRunReport, DryRunSettings, dryrun
+from planner.validate.compiler.prepare import read_layout
+from planner.validate.traffic.comparison import compare
+from planner.validate.traffic.volumes import read_collectives, volumes
 
 pytestmark = [
     pytest.mark.dryrun,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planner.errors import ValidationError
-from planner.validate.prepare import (
+from planner.validate.compiler.prepare import (
     Layout,
     as_run,
     filling_micro_batches,

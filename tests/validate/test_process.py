@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.validate.process import Children, ending_by_exception
+from planner.children.process import Children, ending_by_exception
 
 PARENT_OF_SLEEPER = """
 import subprocess, sys, time

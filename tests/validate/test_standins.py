@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from planner.errors import ValidationError
-from planner.validate import standins
-from planner.validate.standin_sources import acl_source, linked_source, operator_source, sources
-from planner.validate.standins import Cann, ensure_standins, find_cann, installed_cann
-from planner.validate.symbols import PluginSymbols, plugin_libraries, plugin_symbols
+from planner.validate.compiler import standins
+from planner.validate.compiler.standin_sources import acl_source, linked_source, operator_source, sources
+from planner.validate.compiler.standins import Cann, ensure_standins, find_cann, installed_cann
+from planner.validate.compiler.symbols import PluginSymbols, plugin_libraries, plugin_symbols
 
 PLUGIN_SOURCE = """
 extern int aclrtMalloc(void **, unsigned long);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from planner.validate.synthetic import write_megatron
+from planner.validate.compiler.synthetic import write_megatron
 
 
 def test_index_describes_the_tokens(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import ValidationError
-from planner.validate.tracker import TERMS, Block, peak_of, read_peak, summary, terms
+from planner.validate.compiler.tracker import TERMS, Block, peak_of, read_peak, summary, terms
 
 SCOPE = "Default/network-MFPipelineWithLossScaleCell/_backbone-PipelineCell/network-DataOrderWrapperCell/network-Net/"
 Writer = Callable[[Path], None]

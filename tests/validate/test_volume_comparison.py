@@ -8,14 +8,14 @@ import pytest
 
 from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Cluster
-from planner.cost.setting import Setting
 from planner.cost.strategies import Strategy
-from planner.cost.volumes import setting_of
+from planner.cost.time.setting import Setting
+from planner.cost.time.volumes import setting_of
 from planner.model.records import Attention, Model, Workload
-from planner.validate.known_volumes import known_differences
-from planner.validate.prepare import Layout
-from planner.validate.volume_comparison import VolumeRow, compare, compiled_key
-from planner.validate.volumes import Collective
+from planner.validate.compiler.prepare import Layout
+from planner.validate.traffic.comparison import VolumeRow, compare, compiled_key
+from planner.validate.traffic.known import known_differences
+from planner.validate.traffic.volumes import Collective
 
 # 2 stages x 2 dp x 2 cp x 2 tp: rank = ((pp * 2 + dp) * 2 + cp) * 2 + tp
 LAYOUT = Layout(

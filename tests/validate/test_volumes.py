@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from planner.errors import ValidationError
-from planner.validate.prepare import Layout
-from planner.validate.volumes import Collective, group_kind, read_collectives, volumes
+from planner.validate.compiler.prepare import Layout
+from planner.validate.traffic.volumes import Collective, group_kind, read_collectives, volumes
 
 # 2 stages x 2 dp x 2 cp x 2 tp: rank = ((pp * 2 + dp) * 2 + cp) * 2 + tp
 LAYOUT = Layout(

@@ -18,7 +18,6 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.communication import create_group, get_group_size, get_rank, init, release
 
-import cells  # isort: skip
 import operators  # isort: skip
 import stopwatch  # isort: skip
 

@@ -28,7 +28,9 @@ def verdict(rows: Iterable[Compared]) -> str:
     if step.ratio is not None and step.inside is not None:
         off = step.ratio - 1.0
         how = "inside" if step.inside else "outside"
-        words.append(f"The step took {abs(off):.0%} {'longer' if off >= 0 else 'less'} than predicted, {how} the 80 % interval")
+        words.append(
+            f"The step took {abs(off):.0%} {'longer' if off >= 0 else 'less'} than predicted, {how} the 80 % interval"
+        )
     peak = by_term.get("peak memory")
     if peak is not None and peak.ratio is not None:
         off = peak.ratio - 1.0
@@ -58,7 +60,9 @@ def _phases(estimate: Estimate, observed: Observed) -> tuple[Compared, ...]:
     rest = max(observed.step_s - compute - seen["communication"] - seen["optimizer"], 0.0)
     return (
         _phase("computation", time, _COMPUTE, compute, _OVERLAP),
-        _phase("communication", time, _EXPOSED, seen["communication"], "all of it, waiting for the other rank included"),
+        _phase(
+            "communication", time, _EXPOSED, seen["communication"], "all of it, waiting for the other rank included"
+        ),
         _phase("update", time, ("optimizer_s",), seen["optimizer"], "optimizer operators"),
         _phase("the rest", time, _REST, rest, "step less operators"),
     )
@@ -73,9 +77,7 @@ def _ascend(time: Mapping[str, float], seen: Mapping[str, float]) -> tuple[Compa
     )
 
 
-def _phase(
-    term: str, time: Mapping[str, float], columns: Iterable[str], observed: float | None, why: str
-) -> Compared:
+def _phase(term: str, time: Mapping[str, float], columns: Iterable[str], observed: float | None, why: str) -> Compared:
     predicted = sum(time.get(column, 0.0) for column in columns) if time else None
     return Compared(term=term, unit="s", predicted=predicted, observed=observed, why=why)
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from planner.emit import native
-from planner.emit.environment import mindspore as ascend_variables
-from planner.emit.record import Settings
+from planner.children.child_log import last_error_line
+from planner.children.process import Children, Ended
+from planner.dialects.launch.environment import mindspore as ascend_variables
+from planner.dialects.native import write as native
+from planner.dialects.records import Settings
 from planner.errors import CalibrationError, ValidationError
 from planner.observe.native_log import read_native_log
 from planner.plan import Plan
-from planner.validate.child_log import last_error_line
-from planner.validate.process import Children, Ended
 from planner.validate.run.machine import DeviceKind
 
 #: Steps after those that are timed, run under the profiler by the script.
@@ -179,7 +179,11 @@ def _failure(ended: Ended, logs: Sequence[Path], output: Path, scheduler: Path, 
     words = _last_words(logs[rank]) if rank is not None else _last_words(output)
     who = f"rank {rank} of {len(logs)}" if rank is not None else "the launcher"
     how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
-    hint = " This machine may have run out of memory: fewer layers (--layers-per-stage)." if _starved(status, words) else ""
+    hint = (
+        " This machine may have run out of memory: fewer layers (--layers-per-stage)."
+        if _starved(status, words)
+        else ""
+    )
     return f"{who} {how}: {words}{hint}"
 
 

@@ -73,7 +73,9 @@ def observe(ran: Ran) -> Observed:
         Too few steps, a log that cannot be read, or a loss that is not a number.
     """
     try:
-        logs = [read_native_log(path.read_text(encoding="utf-8", errors="replace"), source=path.name) for path in ran.logs]
+        logs = [
+            read_native_log(path.read_text(encoding="utf-8", errors="replace"), source=path.name) for path in ran.logs
+        ]
     except (OSError, CalibrationError) as error:
         raise ValidationError(f"the log of the run cannot be read: {error}") from error
     steady = [_steady(log, rank) for rank, log in enumerate(logs)]
@@ -128,7 +130,9 @@ def read_pool_peak(path: Path) -> int:
     """Highest number of allocated bytes in a ``cpu_ms_memory_record`` [bytes]; 0 for an empty one."""
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         rows = csv.DictReader(file)
-        return max((int(float(row["Total Allocated(Byte)"])) for row in rows if row.get("Total Allocated(Byte)")), default=0)
+        return max(
+            (int(float(row["Total Allocated(Byte)"])) for row in rows if row.get("Total Allocated(Byte)")), default=0
+        )
 
 
 def read_phases(profile: Path) -> dict[str, float]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from planner.children.process import Children, ending_by_exception
 from planner.cluster import load as clusters
 from planner.cluster.records import Calibration, Cluster, Hardware
 from planner.cost.estimate import Estimate, evaluate
@@ -17,8 +18,7 @@ from planner.errors import ValidationError
 from planner.model.records import Model, Workload
 from planner.plan import Plan
 from planner.validate.compared import Compared
-from planner.validate.framework import find_mindspore
-from planner.validate.process import Children, ending_by_exception
+from planner.validate.compiler.framework import find_mindspore
 from planner.validate.run.compare import compare, verdict
 from planner.validate.run.launch import RunSettings, launch
 from planner.validate.run.machine import Machine, find_machine
@@ -76,7 +76,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.run.steps <= DROPPED:
-            raise ValidationError(f"--steps {self.run.steps}: the first {DROPPED} are dropped; legal: from {DROPPED + 1}.")
+            raise ValidationError(
+                f"--steps {self.run.steps}: the first {DROPPED} are dropped; legal: from {DROPPED + 1}."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from planner.cost.memory import memory
-from planner.cost.memory_rules import NATIVE_CPU
+from planner.cost.memory.peak import memory
+from planner.cost.memory.rules import NATIVE_CPU
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import ValidationError
 from planner.model.records import Model, Workload

@@ -1,0 +1,213 @@
+"""Tensors as records: width per token, how they are split, element size; and their bytes for a table of strategies.
+
+The lists of tensors depend on the model only.  `reduce_bytes` sums them by split before any candidate is looked at, so
+the cost of a table does not grow with the number of tensors.
+
+Tokens of one rank and micro-batch: ``T = micro_batch_size * seq / cp``.
+
+=========  ========================  ==================================================================
+split      elements per rank         tensors
+=========  ========================  ==================================================================
+whole      T w                       not split over tp
+sequence   T w / tp                  outside tensor-parallel regions (T w without sequence parallel)
+tensor     T w / tp                  heads, MLP columns, vocabulary
+exchanged  T w / tp, 0 without       second copies made by the all-to-all of Ulysses context parallelism
+           Ulysses
+alone      T w / tp, 0 with cp > 1   second copies made only without context parallelism
+routed     T topk w / tp             tokens sent to experts; does not change with ep
+received   T topk w, / tp unless     tokens as the experts' matrix products see them
+           experts are split over tp
+context    T cp w / tp               keys and values gathered over cp
+attended   T u w                     rows of an attention mask: Ulysses exchanges heads for u times the queries
+global     T cp w                    not split at all
+unpiped    T w, 0 with a pipeline    logits of a whole vocabulary
+regrouped  T g w / tp, g = min(dp,   logits that MindFormers exchanges between data- and context-parallel ranks
+           cp), 0 unless both > 1
+expert     w / ep                    copies of expert weights, one for every micro-batch
+weights    w / tp                    weights of a projection and their gradients
+once       w                         independent of tokens
+=========  ========================  ==================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+import numpy as np
+
+from planner.cost.memory.rules import MemoryRules
+from planner.cost.strategies import FloatArray, Strategies
+from planner.model.records import Model, Workload
+
+Split = Literal[
+    "whole",
+    "sequence",
+    "tensor",
+    "exchanged",
+    "alone",
+    "routed",
+    "received",
+    "context",
+    "attended",
+    "global",
+    "unpiped",
+    "regrouped",
+    "expert",
+    "weights",
+    "once",
+]
+SPLITS: Final[tuple[Split, ...]] = get_args(Split)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor, or several alike.
+
+    Attributes
+    ----------
+    width : float
+        Elements per token, unsplit.
+    size : float
+        Bytes of an element.
+    selective : bool
+        Still kept when cheap operators are recomputed.
+    dispatch : bool
+        Holds routed tokens.
+    """
+
+    name: str
+    width: float
+    split: Split
+    size: float
+    selective: bool = True
+    dispatch: bool = False
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Unsplit bytes per token [bytes]."""
+        return self.width * self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTensors:
+    """Tensors of one layer and one micro-batch.
+
+    Attributes
+    ----------
+    kept : tuple of Tensor
+        Kept for the backward pass when nothing is recomputed.
+    full : tuple of Tensor
+        Kept when the whole layer is recomputed.
+    forward, backward : tuple of Tensor
+        Alive in addition where the layer's forward and backward pass are widest.
+    backward_first : tuple of Tensor
+        The same where the backward pass begins: its widest place in layers with narrow MLPs.
+    copied : tuple of Tensor
+        Constants of every recomputed layer, alive all the time.
+    begun : tuple of Tensor
+        Made for every layer that is not recomputed when the backward pass of a micro-batch begins.
+    rebuilt, rebuilt_next : tuple of Tensor
+        Alive beside all of ``kept`` where the backward pass of a recomputed layer is widest, for the layer where
+        backward begins and for those that follow; negative widths for what is already freed.
+    """
+
+    kept: tuple[Tensor, ...]
+    full: tuple[Tensor, ...]
+    forward: tuple[Tensor, ...] = ()
+    backward: tuple[Tensor, ...] = ()
+    backward_first: tuple[Tensor, ...] = ()
+    copied: tuple[Tensor, ...] = ()
+    begun: tuple[Tensor, ...] = ()
+    rebuilt: tuple[Tensor, ...] = ()
+    rebuilt_next: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTensors:
+    """Tensors of a stage beside its layers, for one micro-batch.
+
+    Attributes
+    ----------
+    stage, first, last : tuple of Tensor
+        Kept for the backward pass on every, the first and the last stage.
+    constant, chunk_constant : tuple of Tensor
+        Alive all the time on every stage, whatever the number of micro-batches; the second once for every chunk.
+    refill : tuple of Tensor
+        Alive on every stage and for every chunk while more micro-batches are still to come.
+    start : tuple of Tensor
+        Alive where a micro-batch begins its forward pass.
+    predictor, predictor_full : tuple of Tensor
+        Kept by an MTP module beside its layer, and where the module is recomputed.
+    loss : tuple of Tensor
+        Alive in addition at the loss.
+    split_loss : tuple of Tensor
+        Alive beside ``loss`` where a schedule splits the backward pass.
+    head_backward : tuple of Tensor
+        Alive in addition in the backward pass of the output projection.
+    exchange : tuple of Tensor
+        Alive in addition where logits and their gradients are exchanged between ranks; ``refill`` is free by then.
+    lookup : tuple of Tensor
+        Alive where a micro-batch is looked up in the embedding table, before anything of it is kept.
+    labels : tuple of Tensor
+        Alive on the last stage from the start of a micro-batch's forward pass.
+    """
+
+    stage: tuple[Tensor, ...] = ()
+    first: tuple[Tensor, ...] = ()
+    last: tuple[Tensor, ...] = ()
+    constant: tuple[Tensor, ...] = ()
+    chunk_constant: tuple[Tensor, ...] = ()
+    refill: tuple[Tensor, ...] = ()
+    start: tuple[Tensor, ...] = ()
+    predictor: tuple[Tensor, ...] = ()
+    predictor_full: tuple[Tensor, ...] = ()
+    loss: tuple[Tensor, ...] = ()
+    split_loss: tuple[Tensor, ...] = ()
+    head_backward: tuple[Tensor, ...] = ()
+    exchange: tuple[Tensor, ...] = ()
+    lookup: tuple[Tensor, ...] = ()
+    labels: tuple[Tensor, ...] = ()
+
+
+def tokens(workload: Workload, table: Strategies) -> FloatArray:
+    """Tokens of one micro-batch on one rank, ``mbs * seq / cp``, shape (C,) [count]."""
+    return table.micro_batch_size * (float(workload.seq) / table.cp)
+
+
+def split_elements(model: Model, workload: Workload, table: Strategies, rules: MemoryRules) -> dict[Split, FloatArray]:
+    """Elements of a one-wide tensor on one rank for each way of splitting it, shape (C,) [count]."""
+    count = tokens(workload, table)
+    sequence = count / np.where(table.sequence_parallel, table.tp, 1)
+    tensor = count / table.tp
+    routed = sequence * (float(model.moe.topk) if model.moe is not None else 0.0)
+    return {
+        "whole": count,
+        "sequence": sequence,
+        "tensor": tensor,
+        "exchanged": tensor * (table.ulysses_degree > 1),
+        "alone": tensor * (table.cp == 1),
+        "routed": routed,
+        "received": routed * (table.tp if rules.expert_tensor_parallel else 1),
+        "context": tensor * table.cp,
+        "attended": count * table.ulysses_degree,
+        "global": count * table.cp,
+        "unpiped": count * (table.pp == 1),
+        "regrouped": tensor * np.minimum(table.dp, table.cp) * ((table.dp > 1) & (table.cp > 1)),
+        "expert": 1.0 / table.ep,
+        "weights": 1.0 / table.tp,
+        "once": np.ones_like(count),
+    }
+
+
+def reduce_bytes(tensors: Iterable[Tensor], elements: dict[Split, FloatArray]) -> FloatArray:
+    """Bytes of tensors on one rank, shape (C,) [bytes]."""
+    per_split = dict.fromkeys(SPLITS, 0.0)
+    for tensor in tensors:
+        per_split[tensor.split] += tensor.bytes_per_token
+    total = np.zeros_like(elements["whole"])
+    for split, size in per_split.items():
+        if size:
+            total = total + size * elements[split]
+    return total

@@ -1,0 +1,140 @@
+"""Check configuration files and scripts for faults that the frameworks accept silently and that waste hours later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from planner import plan as plans
+from planner.dialects.findings import Finding
+from planner.dialects.graph import check as lint_graph
+from planner.dialects.mindspeed import check as lint_scripts
+from planner.dialects.native import check as lint_python
+from planner.dialects.pynative import check as lint_pynative
+from planner.dialects.read import dialect, read, read_text_as, workers_beside
+from planner.dialects.text.yaml_read import loads, read_text
+from planner.errors import PlannerError, SpecError
+from planner.plan import Plan
+
+__all__ = ["Finding", "check"]
+
+_NATIVE_START: Final = "#!/usr/bin/env python"
+_SUFFIXES: Final = (".yaml", ".yml", ".sh", ".py", ".json")
+
+
+def check(path: str | Path, devices: int | None = None) -> tuple[Finding, ...]:
+    """Faults of a file, or of all files of a folder taken together.
+
+    Parameters
+    ----------
+    path : str or Path
+        MindFormers YAML (graph mode or PyNative), MindSpeed / Megatron or msrun script, Python program, plan.json, or a
+        folder of these as ``planner emit`` writes it.
+    devices : int, optional
+        Devices of the job, when no launch script beside the file says it.
+
+    Raises
+    ------
+    SpecError
+        The path does not exist, or the file is not text or not YAML at all.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _check_folder(path, devices)
+    return tuple(_check_file(path, devices))
+
+
+def _check_folder(folder: Path, devices: int | None) -> tuple[Finding, ...]:
+    files = sorted(p for p in folder.iterdir() if p.is_file() and p.suffix in _SUFFIXES)
+    if not files:
+        raise SpecError(f"{folder} holds no file to check ({', '.join(_SUFFIXES)}).")
+    plan = plans.load(folder / "plan.json") if (folder / "plan.json").is_file() else None
+    found = _started(folder, plan) if plan else []
+    for file in files:
+        if file.suffix == ".json":
+            continue
+        found += _check_file(file, devices or (plan.devices if plan else None))
+        if plan and file.name in ("pretrain.yaml", "pretrain.sh", "pretrain.py"):
+            found += _against_plan(file, plan)
+    return tuple(found)
+
+
+def _started(folder: Path, plan: Plan) -> list[Finding]:
+    """The launch script beside a plan.json starts as many workers as the plan has devices."""
+    script = folder / "launch.sh"
+    workers = workers_beside(script)
+    if workers in (None, plan.devices):
+        return []
+    text = read_text(script)
+    line = text.count("\n", 0, text.index(f"--worker_num={workers}")) + 1
+    why = f"{workers} workers are started, but plan.json is for {plan.devices} devices."
+    fix = f"Make worker_num {plan.devices}."
+    return [Finding(file=str(script), line=line, rule="device-product", why=why, fix=fix)]
+
+
+def _check_file(path: Path, devices: int | None) -> list[Finding]:
+    if path.suffix == ".json":
+        plans.load(path)
+        return []
+    text = read_text(path)
+    if lint_scripts.is_python(path.name):
+        return lint_python.check_python(text, str(path)) + _native(path, text, devices)
+    if path.suffix == ".sh" or text.startswith("#!"):
+        return lint_scripts.check_shell(text, str(path), devices)
+    document = loads(text, source=str(path))
+    known = devices or workers_beside(path)
+    kind = dialect(document)
+    if kind == "pynative":
+        return lint_pynative.check(document, known)
+    if kind == "graph":
+        return lint_graph.check(document, known)
+    raise SpecError(f"{path} is no MindFormers configuration: no known section in it.")
+
+
+def _native(path: Path, text: str, devices: int | None) -> list[Finding]:
+    """Faults of the dictionary of an emitted MindSpore script."""
+    if not text.startswith(_NATIVE_START) or "\nPLAN = {" not in text:
+        return []
+    try:
+        strategy = read_text_as(path, text).strategy
+    except PlannerError as error:
+        why = str(error).removeprefix(f"{path}: ")
+        return [Finding(file=str(path), line=1, rule="layout", why=why, fix="See the message.")]
+    known = devices or workers_beside(path)
+    found = []
+    if known is not None and known != strategy.devices:
+        why = f"the script is for {strategy.devices} devices, but {known} are started."
+        found.append(("device-product", why, f"Make the product of dp, tp and pp {known}."))
+    if strategy.pp > 1 and strategy.micro_batches < strategy.pp:
+        why = f"{strategy.micro_batches} micro-batches do not fill {strategy.pp} stages; MindSpore refuses that."
+        found.append(("micro-batches-below-stages", why, f"Use at least {strategy.pp}."))
+    if any(count < 1 for row in strategy.layers for count in row):
+        found.append(("empty-stage", "a stage or chunk holds no layer.", "Move a layer there."))
+    return [Finding(file=str(path), line=1, rule=rule, why=why, fix=fix) for rule, why, fix in found]
+
+
+def _against_plan(path: Path, plan: Plan) -> list[Finding]:
+    """The file beside a plan.json says the same as the plan."""
+    try:
+        result = read(path, plan.devices)
+    except PlannerError:
+        return []  # the file's own rules have said what is wrong with it
+    changed = [
+        name
+        for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "micro_batches", "layers")
+        if getattr(result.strategy, name) != getattr(plan.strategy, name)
+    ]
+    if not changed:
+        return []
+    values = ", ".join(
+        f"{name} {getattr(result.strategy, name)} (plan: {getattr(plan.strategy, name)})" for name in changed
+    )
+    return [
+        Finding(
+            file=str(path),
+            line=1,
+            rule="plan-differs",
+            why=f"the file differs from plan.json beside it: {values}.",
+            fix="Emit the plan again, or remove plan.json.",
+        )
+    ]
