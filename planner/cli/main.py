@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "check": "check",
     "improve": "improve",
     "dryrun": "dryrun",
+    "validate": "validate",
     "accuracy": "accuracy",
     "collective": "collective",
     "fit": "fit",

@@ -62,14 +62,14 @@ class NativeLog:
 
 
 def read_native_log(text: str, *, source: str = "log") -> NativeLog:
-    """Figures of one rank's log; other lines are passed over.
+    r"""Figures of one rank's log; other lines are passed over.
 
     Raises
     ------
     CalibrationError
         Steps do not follow each other, or a step took no time: the log of two runs, or of a clock that stepped back.
 
-    >>> log = read_native_log("4 parameters\\nstep 1 loss 2.5 0.25 s 512 tokens/s/device\\n")
+    >>> log = read_native_log("4 parameters\nstep 1 loss 2.5 0.25 s 512 tokens/s/device\n")
     >>> log.parameters, log.steps
     (4, (Step(number=1, loss=2.5, seconds=0.25),))
     """

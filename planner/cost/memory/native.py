@@ -127,7 +127,8 @@ def _end_weights(model: Model, table: Strategies) -> FloatArray:
 def _layers_kept(model: Model, table: Strategies, widths: _Widths) -> FloatArray:
     """Elements per token of all layers, shape (C,)."""
     full, some = table.recompute_full_CS[:, 0], table.recompute_selective_CS[:, 0]
-    return full * widths.full + some * widths.selective + (model.layers - full - some) * widths.none
+    total = full * widths.full + some * widths.selective + (model.layers - full - some) * widths.none
+    return np.asarray(total)
 
 
 def _backward(

@@ -33,9 +33,19 @@ def verdict(rows: Iterable[Compared]) -> str:
         )
     peak = by_term.get("peak memory")
     if peak is not None and peak.ratio is not None:
-        off = peak.ratio - 1.0
-        words.append(f"the peak of memory was {abs(off):.0%} {'above' if off >= 0 else 'below'} the prediction")
+        off = _off(peak.ratio)
+        words.append(f"the peak of memory was {off} {'predicted' if off == 'as' else 'the prediction'}")
     return "; ".join(words) + "."
+
+
+def _off(ratio: float) -> str:
+    """How far from one, in words.
+
+    >>> _off(1.001), _off(0.9), _off(1.25)
+    ('as', '10% below', '25% above')
+    """
+    off = ratio - 1.0
+    return "as" if abs(off) < 0.005 else f"{abs(off):.0%} {'above' if off > 0 else 'below'}"
 
 
 def _step(estimate: Estimate, observed: Observed) -> Compared:

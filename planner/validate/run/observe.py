@@ -98,8 +98,8 @@ def _steady(log: NativeLog, rank: int) -> list[float]:
     """Times of the steps that count."""
     if len(log.steps) <= DROPPED:
         raise ValidationError(
-            f"rank {rank} printed {len(log.steps)} steps; the first {DROPPED} are dropped, so at least {DROPPED + 1} are "
-            "needed (--steps)."
+            f"rank {rank} printed {len(log.steps)} steps; the first {DROPPED} are dropped, so at least {DROPPED + 1} "
+            "are needed (--steps)."
         )
     wrong = next((step for step in log.steps if not math.isfinite(step.loss)), None)
     if wrong is not None:
