@@ -20,7 +20,7 @@ ROWS = [
         line for line in Path(__file__).with_name("native_cpu.csv").read_text().splitlines() if not line.startswith("#")
     )
 ]
-#: Some sixty small tensors a layer that the list leaves out (masks' scalars, norm weights' gradients, rounding) [bytes].
+#: Some sixty small tensors a layer that the list leaves out (scalars, norm weights' gradients, rounding) [bytes].
 SMALL = 64 * 1024
 
 
@@ -59,7 +59,7 @@ def test_every_recorded_peak_within_one_per_cent(row):
 
 
 def test_states_by_hand():
-    """A layer of 4 h^2 + 3 h f + 2 h, two tables, one norm; weight, two moments, and sums where micro-batches add up."""
+    """A layer of 4 h^2 + 3 h f + 2 h, two tables, one norm; weight and two moments, and sums over micro-batches."""
     row = {**ROWS[0], "layers": 2}
     weights = 2 * (4 * 64 * 64 + 3 * 64 * 160 + 2 * 64) + 2 * 128 * 64 + 64
     for micro_batches, each in ((1, 12), (2, 16)):

@@ -45,7 +45,8 @@ def constants() -> Calibration:
     }
     return Calibration(
         name="test-cpu", device="cpu", framework="mindformers-legacy", generation="prior", date="2026-12-01",
-        constants={**prior.constants, **changed}, residual_log_p10=-0.2, residual_log_p90=0.2, rows=0, sources=("a test",),
+        constants={**prior.constants, **changed}, residual_log_p10=-0.2, residual_log_p90=0.2, rows=0,
+        sources=("a test",),
     )  # fmt: skip
 
 
