@@ -36,7 +36,7 @@ def _one(one: Validation) -> list[str]:
         *wrapped(f"Predicted {one.calibration.name}, {one.estimate.kind}", INDENT),
         "",
     ]
-    heads = ("", "predicted", "80 % interval", "observed", "observed/predicted")
+    heads = ("", "predicted", "80 % interval", "observed", "ratio")
     lines += table(heads, [_row(row) for row in one.rows], left=(0,))
     lines += ["", *wrapped(one.verdict)]
     if one.scaled_s is not None and one.shrunk.notes:

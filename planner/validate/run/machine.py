@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from planner.cluster import load as clusters
 from planner.cluster.records import Hardware
-from planner.errors import ValidationError
+from planner.errors import SpecError, ValidationError
 from planner.units import KIB
 
 DeviceKind = Literal["CPU", "Ascend"]
@@ -60,11 +60,13 @@ def find_machine(planned: Hardware, device: str = "auto", cards: int | None = No
 
     Raises
     ------
+    SpecError
+        Unknown device, or more cards asked for than there are.
     ValidationError
-        Unknown device, Ascend without cards, or more cards asked for than there are.
+        Ascend without cards.
     """
     if device not in DEVICES:
-        raise ValidationError(f"--device '{device}' is not known; legal: {', '.join(DEVICES)}.")
+        raise SpecError(f"--device '{device}' is not known; legal: {', '.join(DEVICES)}.")
     npus = ascend_cards()
     if device == "Ascend" and not npus:
         raise ValidationError("--device Ascend: the driver shows no card (/dev/davinci0); use --device CPU.")
@@ -72,7 +74,7 @@ def find_machine(planned: Hardware, device: str = "auto", cards: int | None = No
     there = npus if kind == "Ascend" else os.cpu_count() or 1
     if cards is not None and cards > there:
         what = "cards" if kind == "Ascend" else "cores, and more processes than cores measure nothing"
-        raise ValidationError(f"--cards {cards}: this machine has {there} {what}.")
+        raise SpecError(f"--cards {cards}: this machine has {there} {what}.")
     used = cards or max(1, min(there, most))
     if kind == "Ascend":
         return Machine(device=kind, cards=used, hardware=planned, limit_bytes=float(planned.device.usable_bytes))

@@ -14,7 +14,7 @@ from planner.cluster import load as clusters
 from planner.cluster.records import Calibration, Cluster, Hardware
 from planner.cost.estimate import Estimate, evaluate
 from planner.cost.strategies import Strategies, Strategy
-from planner.errors import ValidationError
+from planner.errors import SpecError, ValidationError
 from planner.model.records import Model, Workload
 from planner.plan import Plan
 from planner.validate.compared import Compared
@@ -76,9 +76,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.run.steps <= DROPPED:
-            raise ValidationError(
-                f"--steps {self.run.steps}: the first {DROPPED} are dropped; legal: from {DROPPED + 1}."
-            )
+            raise SpecError(f"--steps {self.run.steps}: the first {DROPPED} are dropped; legal: from {DROPPED + 1}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Final
 from planner.cost.memory.peak import memory
 from planner.cost.memory.rules import NATIVE_CPU
 from planner.cost.strategies import Strategies, Strategy
-from planner.errors import ValidationError
+from planner.errors import SpecError, ValidationError
 from planner.model.records import Model, Workload
 from planner.units import GIB
 from planner.validate.run.machine import Machine
@@ -56,8 +56,10 @@ def shrink(
 
     Raises
     ------
+    SpecError
+        More layers asked for than a stage has.
     ValidationError
-        More layers asked for than a stage has, or one layer does not fit.
+        Not a dense model, or one layer does not fit.
     """
     if model.kinds != ("dense",):
         raise ValidationError(
@@ -66,7 +68,7 @@ def shrink(
     cut = _on_fewer_cards(strategy, machine)
     per_stage = max(strategy.layers_per_stage)
     if layers_per_stage is not None and layers_per_stage > per_stage:
-        raise ValidationError(f"--layers-per-stage {layers_per_stage}: the plan's stages have at most {per_stage}.")
+        raise SpecError(f"--layers-per-stage {layers_per_stage}: the plan's stages have at most {per_stage}.")
     run_as = _workload(workload, cut, machine)
 
     def made(layers: int) -> tuple[Model, Strategy]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner.cluster.load import hardware
-from planner.errors import ValidationError
+from planner.errors import SpecError, ValidationError
 from planner.model.load import find
 from planner.model.records import Workload
 from planner.units import GIB
@@ -99,7 +99,7 @@ def test_recomputed_layers_keep_their_share():
     ],
 )
 def test_what_cannot_be_run(machine, options, message):
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises((SpecError, ValidationError), match=message):
         shrunk(machine, **options)
 
 
@@ -130,7 +130,7 @@ def test_cards_of_the_machine(monkeypatch):
         (("Ascend",), "the driver shows no card"),
         (("CPU", 5), "--cards 5: this machine has 4 cores"),
     ):
-        with pytest.raises(ValidationError, match=message):
+        with pytest.raises((SpecError, ValidationError), match=message):
             find_machine(planned, *arguments)
     monkeypatch.setattr("planner.validate.run.machine.ascend_cards", lambda: 8)
     found = find_machine(planned, most=64)
