@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planner.report.documents import head, model_fields, strategy_fields
+from planner.model.operators import parameter_count
+from planner.report.documents import head, strategy_fields
 from planner.report.text import degrees, model_line, table, wrapped
 from planner.units import format_bytes, format_seconds
 from planner.validate.compared import Compared
@@ -109,7 +110,11 @@ def _fields(one: Validation) -> dict[str, Any]:
         "device": one.machine.device,
         "hardware": one.machine.hardware.name,
         "mindspore": one.mindspore,
-        "model": model_fields(one.shrunk.model),
+        "model": {
+            "name": one.shrunk.model.name,
+            "layers": one.shrunk.model.layers,
+            "parameters": parameter_count(one.shrunk.model),
+        },
         "strategy": strategy_fields(one.shrunk.strategy),
         "global_batch": one.shrunk.workload.global_batch,
         "notes": list(one.shrunk.notes),

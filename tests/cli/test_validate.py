@@ -8,6 +8,7 @@ from planner.cli.validate import paths_of
 from planner.errors import SpecError
 from planner.validate.run import run as runs
 from tests.cli.runner import run
+from tests.cli.test_answers import documented, paths
 from tests.validate.run.samples import validation
 
 FOUND = (validation(1.3), validation(0.7, micro_batch_size=2))
@@ -47,6 +48,8 @@ def test_the_order_by_what_was_measured(folder):
     per_sample = [plan["rows"][0]["observed"] / plan["global_batch"] for plan in document["plans"]]
     assert document["order"] == sorted((1, 2), key=lambda place: per_sample[place - 1])
     assert document["plans"][0]["rows"][0]["term"] == "step time"
+    patterns = [*documented()["planner/validate/1"], *documented()["every document"]]
+    assert [path for path in paths(document) if not any(known.fullmatch(path) for known in patterns)] == []
     assert "By measured time" in run(f"validate {folder} --top 2 --device CPU").out
 
 
