@@ -58,8 +58,8 @@ def suggest(
     tokens : int or str
         Training budget for card-hours and days, e.g. ``"1.5T"``.
     framework : str, optional
-        One of `FRAMEWORKS`, with ``-generation`` behind it for another than the newest calibration.  Default: the
-        framework that trains this family; Megatron on NVIDIA profiles.
+        One of `planner.frameworks.NAMES`, with ``-generation`` behind it for another than the newest calibration.
+        Default: the framework that trains this family; Megatron on NVIDIA profiles.
     max_memory : int or str, optional
         Bytes a card may use, or a text like ``"54GB"``; default: the profile's usable memory.
     pins : mapping, optional

@@ -10,15 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from planner import frameworks
 from planner.checked import checked, model_size
 from planner.cluster import kept
 from planner.cluster import load as clusters
 from planner.cluster.records import Calibration, Cluster, Hardware
 from planner.cost.strategies import Strategy
-from planner.dialects.families import LEGACY, targets_for
+from planner.dialects.families import framework_of, targets_for
 from planner.errors import SpecError
+from planner.frameworks import FrameworkName
 from planner.model import load as models
-from planner.model.records import Framework, Model, Workload
+from planner.model.records import Model, Workload
 from planner.search.suggest import Request
 from planner.units import KIB, format_bytes, parse_bytes, parse_count
 
@@ -26,10 +28,10 @@ from planner.units import KIB, format_bytes, parse_bytes, parse_count
 DEFAULT_SEQ: Final = 4096
 #: Tokens of one step where no global batch is given: Llama 2's 4 Mi (arXiv 2307.09288, table 1).
 DEFAULT_STEP_TOKENS: Final = 4 * KIB * KIB
-#: Frameworks whose memory layout and speed are modelled.
-FRAMEWORKS: Final = ("mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron")
-#: Frameworks that keep 16-bit parameters beside float32 master copies.
-_MASTER_COPY: Final = ("mindspeed", "megatron")
+
+
+#: Frameworks that train on devices other than Ascend's; on the CPU the self-contained script of target ``mindspore``.
+_USUAL: Final = {"nvidia": "megatron", "cpu": "mindformers-legacy"}
 
 
 def request_for(
@@ -49,9 +51,11 @@ def request_for(
     shape = model_for(model)
     profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware)
     cluster = Cluster(hardware=profile, devices=cards)
-    nvidia = profile.device.vendor == "nvidia"
-    name, generation = _framework("megatron" if framework is None and nvidia else framework, shape)
+    usual = _USUAL.get(profile.device.vendor)
+    name, generation = _framework(framework or usual, shape)
     workload = workload_for(shape, cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=name)
+    if profile.device.vendor == "cpu":
+        workload = on_cpu(workload)
     if framework is None:
         workload = replace(workload, notes=(*workload.notes, f"framework {name}"))
     limit = None if max_memory is None else _limit(max_memory, profile)
@@ -89,7 +93,8 @@ def read(
         limit = None
     if max_memory is not None:
         limit = _limit(max_memory, profile)
-    constants, remarks = _constants(profile, found.workload.framework, None, calibration), ()
+    constants = _constants(profile, found.workload.framework, None, calibration)
+    remarks: tuple[str, ...] = ()
     if found.calibration and calibration is None and not moved:
         constants, remark = kept.from_dict(found.calibration, profile, found.workload.framework)
         remarks = (remark,) if remark else ()
@@ -122,6 +127,16 @@ def model_for(model: Model | str | float | Path) -> Model:
     return models.find(model)
 
 
+def on_cpu(workload: Workload) -> Workload:
+    """The workload as the CPU runs it: float32 and attention written out, because its backend has no other kernels.
+
+    >>> on_cpu(workload_for(model_for("8B"), 2)).compute_dtype
+    'float32'
+    """
+    notes = (*workload.notes, "float32", "attention without a fused kernel")
+    return replace(workload, compute_dtype="float32", flash_attention=False, notes=notes)
+
+
 def workload_for(
     model: Model,
     cards: int,
@@ -129,7 +144,7 @@ def workload_for(
     seq: int | None = None,
     global_batch: int | None = None,
     tokens: int | str = 0,
-    framework: Framework = "mindformers",
+    framework: FrameworkName = "mindformers",
 ) -> Workload:
     """Workload with defaults filled in and named in its notes.
 
@@ -145,7 +160,7 @@ def workload_for(
         notes.append(f"global batch {global_batch}")
     budget = parse_count(tokens, "token budget") if isinstance(tokens, str) else tokens
     types: dict[str, Any] = {}
-    if framework in _MASTER_COPY:
+    if frameworks.of(framework).master_copies:
         types = {"params_dtype": "bfloat16", "master_weights": True}
     return Workload(seq=seq, global_batch=global_batch, tokens=budget, framework=framework, notes=tuple(notes), **types)
 
@@ -160,25 +175,21 @@ def default_batch(cards: int, seq: int) -> int:
     return -(-samples // cards) * cards
 
 
-def default_framework(model: Model) -> Framework:
+def default_framework(model: Model) -> FrameworkName:
     """The framework that trains this family: MindFormers in the dialect that holds it, else MindSpeed-LLM."""
     if "mindformers" in targets_for(model):
-        return "mindformers-legacy" if model.family in LEGACY else "mindformers"
+        return framework_of_target("mindformers", model)
     return "mindspeed"
 
 
-def framework_of_target(target: str, model: Model) -> Framework:
+def framework_of_target(target: str, model: Model) -> FrameworkName:
     """The framework whose memory and speed a target's files have."""
-    if target == "mindspore":
-        return "mindformers-legacy"  # graph mode with the same optimizer sharding
-    if target == "mindformers":
-        return "mindformers-legacy" if model.family in LEGACY else "mindformers"
-    return target  # type: ignore[return-value]
+    return framework_of(model, target).name
 
 
 def target_of_framework(framework: str) -> str:
     """The target whose files a framework runs."""
-    return {"mindformers-legacy": "mindformers", "megatron": "mindspeed"}.get(framework, framework)
+    return frameworks.of(framework).targets[0]
 
 
 def _constants(profile: Hardware, framework: str, generation: str | None, path: str | Path | None) -> Calibration:
@@ -188,17 +199,17 @@ def _constants(profile: Hardware, framework: str, generation: str | None, path: 
     return clusters.calibration_file(path, profile, framework)
 
 
-def _framework(text: str | None, model: Model) -> tuple[Framework, str | None]:
+def _framework(text: str | None, model: Model) -> tuple[FrameworkName, str | None]:
     if text is None:
         return default_framework(model), None
-    names = sorted(FRAMEWORKS, key=len, reverse=True)
+    names = sorted(frameworks.NAMES, key=len, reverse=True)
     for name in names:
         rest = text[len(name) :]
         if text.lower().startswith(name) and (not rest or (rest[0] in ":-@" and len(rest) > 1)):
-            return name, rest[1:] or None  # type: ignore[return-value]
+            return name, rest[1:] or None
     raise SpecError(
-        f"framework '{text}' is not known; legal: {', '.join(FRAMEWORKS)}, with -GENERATION behind it for another than "
-        "the newest calibration, e.g. mindspeed-1.0.RC3."
+        f"framework '{text}' is not known; legal: {', '.join(frameworks.NAMES)}, with -GENERATION behind it for "
+        "another than the newest calibration, e.g. mindspeed-1.0.RC3."
     )
 
 

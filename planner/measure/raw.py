@@ -222,11 +222,21 @@ def unsupported(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def open_tasks(tasks: Sequence[Any], rows: Sequence[Row], *, attempts: int = 1) -> list[Any]:
-    """Tasks without an answer so far: not run, or marked in each of fewer than ``attempts`` runs."""
+    """Tasks without an answer so far: not run, or marked in each of fewer than ``attempts`` runs.
+
+    What the device could not do at one size it is not asked at another.
+    """
     runs: dict[str, int] = {}
     settled = set()
+    absent = set(unsupported(rows))
     for row in rows:
         runs[row.key] = runs.get(row.key, 0) + 1
         if row.unsupported or not row.mark:
             settled.add(row.key)
-    return [task for task in tasks if task.key not in settled and runs.get(task.key, 0) < attempts]
+    return [
+        task
+        for task in tasks
+        if task.key not in settled
+        and runs.get(task.key, 0) < attempts
+        and f"{task.mode} {task.op} {task.dtype}" not in absent
+    ]

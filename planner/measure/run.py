@@ -33,6 +33,8 @@ ATTEMPTS: Final = 4
 #: Start of a child until its first line, and longest silence after that [s].
 START_S: Final = 180.0
 SILENCE_S: Final = 120.0
+#: Seconds a child measures however late it starts.
+LEAST_S: Final = 10.0
 #: Seconds in which a rank that ended is missed.
 _POLL_S: Final = 0.2
 #: Seconds a child may take beyond its own deadline.
@@ -133,10 +135,12 @@ def _one_run(
         folder = Path(name)
         results = folder / "results.jsonl"
         results.touch()
+        ends = time.monotonic() + seconds
         job = {
             "device": bench.device, "results": str(results), "folder": str(folder), "budget_s": bench.budget_s,
-            "deadline": seconds, "nodes": ranks.nodes if ranks else 1, "tasks": [task.to_dict() for task in (tasks if ranks else rest)],
-            "wanted": [task.key for task in rest],
+            "ends": ends, "nodes": ranks.nodes if ranks else 1, 
+            "tasks": [task.to_dict() for task in (tasks if ranks else rest)],
+            "wanted": [task.key for task in rest], "least": LEAST_S,
         }  # fmt: skip
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         command, env = _command(bench, folder, ranks)
@@ -159,6 +163,8 @@ def _command(bench: Bench, folder: Path, ranks: Ranks | None) -> tuple[list[str]
     """The child's command line and surroundings; msrun starts its workers as ``python``, whatever that is called."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "RANK_"))}
     env |= {"GLOG_v": "3", "PYTHONUNBUFFERED": "1"}
+    if bench.device == "CPU":
+        env["PLANNER_CORE_EACH"] = "1"
     job = str(folder / "job.json")
     if ranks is None:
         return [str(bench.python), str(BENCH / "operators.py"), job], env
@@ -253,7 +259,8 @@ class _Watch:
             other = next((row.facts for row in self.known if self.facts.differs(row.facts)), None)
             if other is not None:
                 raise CalibrationError(
-                    f"{self.bench.csv} was measured with {self.facts.differs(other)}; choose another --out, or delete it."
+                    f"{self.bench.csv} was measured with {self.facts.differs(other)}; choose another --out, or "
+                    "delete it."
                 )
             return []
         if "done" in line:

@@ -14,8 +14,8 @@ from planner.errors import CalibrationError
 from planner.model.operators import gemms
 from planner.model.records import Model
 
-#: Sizes of messages [bytes]: the edges of HCCL's algorithm switches (64 KiB to 16 MiB) and beyond.
-MESSAGES: Final = tuple(2**power for power in (10, 13, 16, 18, 20, 22, 24, 26, 28))
+#: Sizes of messages [bytes]: both sides of HCCL's algorithm switches (64 KiB, 256 KiB, 1 MiB, 16 MiB) and beyond.
+MESSAGES: Final = tuple(2**power for power in (10, 12, 14, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28))
 #: Largest message of a CPU sweep: a second and more beyond [bytes].
 CPU_MESSAGE: Final = 2**24
 COLLECTIVES: Final = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "sendrecv")

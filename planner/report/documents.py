@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from planner import __version__
 from planner.cluster.records import Calibration, Hardware
 from planner.cost.estimate import Estimate
 from planner.cost.strategies import Strategy
@@ -21,6 +21,7 @@ from planner.search.cards import Fewest
 from planner.search.explain import Explanation
 from planner.search.suggest import Request, Result
 from planner.units import GIB
+from planner.version import __version__
 
 #: Version of each document; raised when a field changes its meaning or goes away, not when one is added.
 SCHEMAS: Final = {
@@ -39,6 +40,8 @@ SCHEMAS: Final = {
     "accuracy-memory": "planner/accuracy-memory/1",
     "collective": "planner/collective/1",
     "fit": "planner/fit/1",
+    "calibrate": "planner/calibrate/1",
+    "calibrate-show": "planner/calibrate-show/1",
 }
 
 
@@ -185,6 +188,7 @@ def calibration_fields(calibration: Calibration) -> dict[str, Any]:
         "date": calibration.date,
         "rows": calibration.rows,
         "interval": [math.exp(calibration.residual_log_p10), math.exp(calibration.residual_log_p90)],
+        "constants": dict(Counter(constant.kind for constant in calibration.constants.values())),
     }
 
 

@@ -8,6 +8,7 @@ from planner.cost.estimate import Estimate
 from planner.measured import Measured
 from planner.report.text import (
     MEMORY_WORDS,
+    constant_words,
     degrees,
     extras,
     gib,
@@ -105,6 +106,8 @@ def time_lines(request: Request, answer: Estimate) -> list[str]:
         f"Step: {number(step)} s, 80 % interval {number(low)} to {number(high)} s "
         f"({answer.kind}: {request.calibration.name}, {request.calibration.rows} measured rows)"
     )
+    if words := constant_words(request.calibration):
+        lines += wrapped(f"Constants: {words}")
     rows = []
     for name, word in TIME_WORDS.items():
         seconds, hidden = time.get(name, 0.0), time.get(_HIDDEN.get(name, ""), 0.0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from planner.cost.estimate import Estimate
 from planner.report.text import (
+    constant_words,
     degrees,
     extras,
     gib,
@@ -105,7 +106,9 @@ def kind_lines(result: Result, best: Estimate) -> list[str]:
     basis = (
         f"{calibration.name}, {calibration.rows} measured rows" if calibration.rows else f"{calibration.name}, no rows"
     )
-    return wrapped(f"Figures   memory modelled; seconds {best.kind} ({basis})", _INDENT)
+    lines = wrapped(f"Figures   memory modelled; seconds {best.kind} ({basis})", _INDENT)
+    words = constant_words(calibration)
+    return [*lines, *(wrapped(f"{_INDENT}{words}", _INDENT) if words else ())]
 
 
 def examined_lines(result: Result, *, explain: bool) -> list[str]:

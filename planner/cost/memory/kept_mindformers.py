@@ -21,7 +21,7 @@ _ROUTED_GRADIENTS = 5.0  # zero-filled target, repeated gradient, its product wi
 def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: MemoryRules) -> LayerTensors:
     """Kept and working tensors of one layer."""
     width, hidden = bytes_of(workload.compute_dtype), float(model.hidden)
-    legacy = rules.name == "mindformers-legacy"
+    legacy = rules.layout == "legacy"
     narrow = legacy and not is_glm(model, rules)
     norms = (*_norm("attention", hidden, width, narrow), *_norm("mlp", hidden, width, narrow))
     attention = norms + _attention(model, width, legacy)
@@ -320,7 +320,7 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     """What stages keep and need beside their layers."""
     hidden, vocab, seq = float(model.hidden), float(model.vocab), float(workload.seq)
     width = bytes_of(workload.compute_dtype)
-    legacy = rules.name == "mindformers-legacy"
+    legacy = rules.layout == "legacy"
     constant: tuple[Tensor, ...] = ()
     per_chunk = [Tensor("cosine and sine", 2.0 * _rotated(model) * seq, "once", _FLOAT)]
     stage: tuple[Tensor, ...] = ()

@@ -161,7 +161,7 @@ def memory(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         Overrides the rules of ``workload.framework``.
     """
     rules = rules or rules_for(workload)
-    if rules.name == NATIVE_CPU:
+    if rules.layout == NATIVE_CPU:
         return _native(native_moments(model, workload, table), table)
     return _assemble(_parts(model, workload, table, rules), table)
 

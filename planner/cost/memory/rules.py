@@ -12,12 +12,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
+from planner import frameworks
+from planner.frameworks import Framework, TensorLayout
 from planner.model.records import DTYPE_BYTES, Model, Workload
-
-#: Shorter sequences are refused with a compressed attention mask (MindFormers ``mask_generate.py``, legacy
-#: ``transformer.py``).
-LEAST_COMPRESSED_SEQ: Final = 2048
-
 
 #: Families of MindFormers' legacy ChatGLM2 network, which keeps other tensors than the legacy Llama network.
 GLM_FAMILIES: Final = ("glm", "glm4", "chatglm")
@@ -29,7 +26,7 @@ class MemoryRules:
 
     Attributes
     ----------
-    name : {"mindformers", "mindformers-legacy", "megatron", "mindspeed", "fsdp", "native-cpu"}
+    layout : {"mcore", "legacy", "megatron", "mindspeed", "fsdp", "native-cpu"}
         Which kept tensors are listed, see ``planner.cost.memory.kept``.
     sharded_weights : bool
         MindSpore's optimizer parallelism: ZeRO level 1 and above also splits the stored parameters, which are gathered
@@ -73,7 +70,7 @@ class MemoryRules:
         Weights have neither gradients nor optimizer states (adapter tuning; the adapters themselves are neglected).
     """
 
-    name: str
+    layout: TensorLayout
     sharded_weights: bool = False
     expert_tensor_parallel: bool = False
     fused_cross_entropy: bool = False
@@ -95,7 +92,7 @@ class MemoryRules:
 #: PyTorch with sharded parameters; logits, their float32 copy, log-softmax and gradient.
 _FSDP: Final[Mapping[str, Any]] = MappingProxyType(
     {
-        "name": "fsdp",
+        "layout": "fsdp",
         "fused_swiglu": False,
         "gradient_placeholders": False,
         "fused_cross_entropy": False,
@@ -126,28 +123,30 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "plain-dryrun": {"optimizer_runs": False},
         "frozen-weights": {"frozen_weights": True},
         "no-expert-tensor-parallel": {"expert_tensor_parallel": False},
-        NATIVE_CPU: {"name": NATIVE_CPU},
+        NATIVE_CPU: {"layout": NATIVE_CPU},
     }
 )
 
-_RULES: Final = {
-    "mindformers": MemoryRules(name="mindformers", sharded_weights=True),
-    "mindformers-legacy": MemoryRules(name="mindformers-legacy", sharded_weights=True, expert_tensor_parallel=True),
-    "mindformers-pynative": MemoryRules(name="megatron"),
-    "megatron": MemoryRules(
-        name="megatron",
-        fused_cross_entropy=True,
-        fused_swiglu=True,
-        gradient_placeholders=True,
-        workspace_bytes=2.0 * 32 * 2**20,  # cuBLAS and Transformer Engine, 32 MiB each on Hopper and later
-    ),
-    "mindspeed": MemoryRules(name="mindspeed", expert_tensor_parallel=True),
-}
+#: Work areas of NVIDIA's matmul library and of Transformer Engine, 32 MiB each on Hopper and later [bytes].
+_WORKSPACES: Final = 2.0 * 32 * 2**20
+
+
+def _plain(framework: Framework) -> MemoryRules:
+    """Rules of a run with no switches."""
+    return MemoryRules(
+        layout=framework.tensors,
+        sharded_weights=framework.sharded_weights,
+        expert_tensor_parallel=framework.expert_tensor_parallel,
+        fused_cross_entropy=framework.fused_loss,
+        fused_swiglu=framework.transformer_engine,
+        gradient_placeholders=framework.transformer_engine,
+        workspace_bytes=_WORKSPACES if framework.transformer_engine else 0.0,
+    )
 
 
 @lru_cache(maxsize=64)
 def _rules(framework: str, switches: tuple[str, ...]) -> MemoryRules:
-    rules = _RULES[framework]
+    rules = _plain(frameworks.of(framework))
     for switch in switches:
         rules = replace(rules, **SWITCHES.get(switch, {}))
     return rules
@@ -155,13 +154,13 @@ def _rules(framework: str, switches: tuple[str, ...]) -> MemoryRules:
 
 def is_glm(model: Model, rules: MemoryRules) -> bool:
     """Whether the network is MindFormers' legacy ChatGLM2."""
-    return rules.name == "mindformers-legacy" and model.family in GLM_FAMILIES
+    return rules.layout == "legacy" and model.family in GLM_FAMILIES
 
 
 def rules_for(workload: Workload) -> MemoryRules:
     """Rules of the workload's framework and switches; short sequences have no compressed mask in MindFormers."""
     switches = workload.switches
-    if workload.seq < LEAST_COMPRESSED_SEQ and workload.framework.startswith("mindformers"):
+    if workload.seq < workload.runs_on.least_compressed_seq:
         switches = (*switches, "full-attention-mask")
     return _rules(workload.framework, switches)
 

@@ -25,7 +25,7 @@ class Copies(nn.Cell):  # type: ignore[misc]
         self.cell, self.arity = cell, arity
 
     def construct(self, *inputs: Tensor) -> Any:
-        out = ()
+        out: Any = ()
         for start in range(0, len(inputs), self.arity):
             out = (*out, self.cell(*inputs[start : start + self.arity]))
         return out
@@ -138,7 +138,7 @@ class Norm(nn.Cell):  # type: ignore[misc]
         total = self.add(x, y)
         wide = self.cast(total, ms.float32)
         wide = self.mul(wide, self.rsqrt(self.add(self.mean(self.square(wide), -1), 1e-5)))
-        return self.cast(self.mul(wide, w), x.dtype) + total
+        return self.cast(self.mul(wide, w), x.dtype)
 
 
 class FusedNorm(nn.Cell):  # type: ignore[misc]
@@ -150,10 +150,7 @@ class FusedNorm(nn.Cell):  # type: ignore[misc]
 
     def construct(self, x: Tensor, y: Tensor, w: Tensor) -> Any:
         total = self.add(x, y)
-        return self.norm(total, self.cast_like(w, x))[0] + total
-
-    def cast_like(self, w: Tensor, x: Tensor) -> Tensor:
-        return ops.cast(w, x.dtype)
+        return self.norm(total, ops.cast(w, x.dtype))[0]
 
 
 class Rotary(nn.Cell):  # type: ignore[misc]

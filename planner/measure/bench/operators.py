@@ -1,13 +1,14 @@
 """Child program: times operations of one process and writes each result as a line of JSON as soon as it has it.
 
 Run by ``planner.measure.run`` as ``python operators.py JOB.json``; see `stopwatch` for why it imports nothing of the
-planner.  The job holds ``device``, ``results`` (file to append to), ``budget_s`` (a task), ``deadline`` (seconds from
-now) and ``tasks``: ``id``, ``kind``, ``op``, ``dtype``, ``mode``, ``sizes``.  The first line written describes device
-and versions.
+planner.  The job holds ``device``, ``results`` (file to append to), ``budget_s`` (a task), ``ends`` (reading of the
+system's monotonic clock; at least ``least`` seconds from now) and ``tasks``, each with ``id``, ``kind``, ``op``,
+``dtype``, ``mode`` and ``sizes``.  The first line written describes device and versions.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -15,12 +16,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import stopwatch  # isort: skip
+
+if os.environ.get("PLANNER_CORE_EACH"):  # before MindSpore starts its threads
+    stopwatch.take_core(int(os.environ["MS_NODE_ID"]) if "MS_NODE_ID" in os.environ else None)
+
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 import cells  # isort: skip
-import stopwatch  # isort: skip
 
 #: Copies of an operation in the larger graph, by operation; short ones need more to stand out of the call's cost.
 COPIES = 5
@@ -31,9 +36,10 @@ def main() -> None:
     """Run the job named by the only argument."""
     with open(sys.argv[1], encoding="utf-8") as file:  # noqa: PTH123
         job = json.load(file)
+    go_first()
     use_device(job["device"])
     report(job, {"facts": facts(job["device"])})
-    deadline = time.monotonic() + job["deadline"]
+    deadline = max(job["ends"], time.monotonic() + job["least"])
     for task in job["tasks"]:
         if time.monotonic() > deadline:
             break
@@ -49,6 +55,14 @@ def use_device(device: str) -> None:
         (Tensor(np.ones(4, np.float32)) * 2.0).asnumpy()
     except SystemError as error:  # NumPy 2 beside a MindSpore that was built for NumPy 1
         print(f"first operation: {error}", flush=True)
+
+
+def go_first() -> None:
+    """Before other programs where the system allows it (an administrator): fewer points are marked as loaded."""
+    with contextlib.suppress(OSError):
+        os.nice(-10)
+        with open("/proc/self/autogroup", "w", encoding="ascii") as file:  # noqa: PTH123
+            file.write("-10")  # Linux weighs sessions first, processes within them
 
 
 def facts(device: str) -> dict[str, Any]:
@@ -95,9 +109,12 @@ def timed(task: dict[str, Any], budget_s: float) -> dict[str, Any]:
             one, many, copies = host_copies(task)
         else:
             one, many, copies = device_calls(task)
-        found = stopwatch.slope(one, many, copies, budget_s=budget_s)
+        for _ in range(stopwatch.WARM_UP):
+            one()
+            many()
     except Exception as error:  # whatever an operator without a kernel raises
         return {"unsupported": message(error)}
+    found: dict[str, Any] = stopwatch.slope(one, many, copies, budget_s=budget_s)
     found["seconds"] = time.monotonic() - begin
     return found
 

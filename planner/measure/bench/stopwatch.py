@@ -1,4 +1,4 @@
-"""Timing in a child program: repeats until the budget is spent, by the slope of few and many copies; the machine's load.
+"""Timing in a child program: repeats until a budget is spent, the slope of few and many copies, the load of the cores.
 
 Child programs run under the interpreter that has MindSpore, which need not have the planner: this module and its
 neighbours import nothing of it, and find each other beside the running script.
@@ -26,7 +26,7 @@ Call = Callable[[], Any]
 
 
 def slope(one: Call, many: Call, copies: int, *, budget_s: float, least: int = 5, most: int = 200) -> dict[str, Any]:
-    """Time of one operation from alternating calls with one copy and with `copies` of it.
+    """Time of one operation from alternating calls, both warm, with one copy and with `copies` of it.
 
     Parameters
     ----------
@@ -42,9 +42,6 @@ def slope(one: Call, many: Call, copies: int, *, budget_s: float, least: int = 5
     dict
         ``best_s``, ``median_s``, ``spread_s``, ``repeats``, ``load``, ``mark``.
     """
-    for _ in range(WARM_UP):
-        one()
-        many()
     meter = LoadMeter()
     singles: list[float] = []
     several: list[float] = []
@@ -81,7 +78,7 @@ def slope_of(singles: Sequence[float], several: Sequence[float], copies: int) ->
 
 
 def mark_of(times: Sequence[float], best: float, middle: float) -> str:
-    """Why a point is doubtful: ``"throttled"`` when it slowed down steadily, ``"noisy"`` when it scatters, or ``""``."""
+    """Why a point is doubtful: "throttled" when it slowed down steadily, "noisy" when it scatters, else ""."""
     third = len(times) // 3
     if third >= 3 and median(times[-third:]) > THROTTLED * median(times[third:-third]) > THROTTLED**2 * median(
         times[:third]
@@ -109,29 +106,52 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
+def take_core(rank: int | None = None) -> None:
+    """Bind this process, before it has threads, to one core: the idlest one, or that of its rank.
+
+    On the CPU a device of the planner is a core.  Left alone, MindSpore's and the matmul library's threads fight for
+    the cores, and an operation takes once or twice its time from one second to the next (two cores, MindSpore 2.9).
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if rank is not None:
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+        return
+    before = [_ticks(core)[3] for core in cores]
+    time.sleep(0.2)
+    idle = [_ticks(core)[3] - was for core, was in zip(cores, before, strict=True)]
+    os.sched_setaffinity(0, {cores[idle.index(max(idle))]})
+
+
 class LoadMeter:
-    """Load of the machine by other programs since the meter was made, as a share of all cores; Linux only."""
+    """Load of this process's cores by other programs since the meter was made, as a share; Linux only."""
 
     def __init__(self) -> None:
         self._start = _readings()
 
-    def read(self, own_processes: int = 1) -> float | None:
-        """Busy time of all cores less that of `own_processes` like this one, over all time; None: not known."""
+    def read(self) -> float | None:
+        """Busy time of the cores less that of this process, over all time; None: not known."""
         if self._start is None:
             return None
         end = _readings()
         if end is None:
             return None
         busy, total, own = (b - a for a, b in zip(self._start, end, strict=True))
-        return None if total <= 0.0 else min(max(0.0, busy - own * own_processes) / total, 1.0)
+        return None if total <= 0.0 else min(max(0.0, busy - own) / total, 1.0)
 
 
 def _readings() -> tuple[float, float, float] | None:
     try:
-        with open("/proc/stat", encoding="ascii") as file:  # noqa: PTH123
-            ticks = [int(word) for word in file.readline().split()[1:9]]
-    except (OSError, ValueError):
+        each = [_ticks(core) for core in os.sched_getaffinity(0)]
+    except (OSError, ValueError, AttributeError):
         return None
+    total = sum(map(sum, each))
+    idle = sum(ticks[3] + ticks[4] for ticks in each)
     hertz = os.sysconf("SC_CLK_TCK")
-    idle = ticks[3] + ticks[4]
-    return (sum(ticks) - idle) / hertz, sum(ticks) / hertz, time.process_time()
+    return (total - idle) / hertz, total / hertz, time.process_time()
+
+
+def _ticks(core: int) -> list[int]:
+    """Ticks of a core by what it did: user, nice, system, idle, waiting, interrupts, stolen."""
+    with open("/proc/stat", encoding="ascii") as file:  # noqa: PTH123
+        line = next(line for line in file if line.startswith(f"cpu{core} "))
+    return [int(word) for word in line.split()[1:9]]
