@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from planner.validate.run.machine import DeviceKind
 
 #: Steps after those that are timed, run under the profiler by the script.
 PROFILE: Final = "profile"
+#: Cores of the ranks, in rank order: on the CPU a device is one core.
+CORES: Final = "PLANNER_CORES"
 _OUTPUT: Final = "output.log"
 _LOGS: Final = "logs"
 #: Seconds in which ranks must find each other; MindSpore's default of 600 s hides a rank that never came.
@@ -131,8 +134,26 @@ def _command(python: Path, ranks: int, port: int, program: Sequence[str]) -> lis
 def _environment(plan: Plan, device: DeviceKind, python: Path) -> dict[str, str]:
     """The caller's environment; msrun starts its ranks as ``python``, so ours must be found first."""
     mine = {"PATH": f"{python.absolute().parent}{os.pathsep}{os.environ.get('PATH', '')}", "GLOG_v": "3"}
+    if device == "CPU" and (cores := idlest_cores()):
+        mine[CORES] = ",".join(map(str, cores))
     added = {v.name: v.value for v in ascend_variables(plan)} if device == "Ascend" else {}
     return {**added, **_without_ranks(os.environ), **mine}
+
+
+def idlest_cores(seconds: float = 0.2, stat: Path = Path("/proc/stat")) -> list[int]:
+    """Cores this process may use, the idlest first; none where the system does not tell."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    cores = sorted(os.sched_getaffinity(0))
+    before = _idle(stat)
+    time.sleep(seconds)
+    after = _idle(stat)
+    return sorted(cores, key=lambda core: before.get(core, 0) - after.get(core, 0))
+
+
+def _idle(stat: Path) -> dict[int, int]:
+    """Ticks that each core has been idle."""
+    return {int(core): int(idle) for core, idle in re.findall(r"^cpu(\d+)(?: \d+){3} (\d+)", _text(stat), re.MULTILINE)}
 
 
 def _without_ranks(environ: Mapping[str, str]) -> dict[str, str]:

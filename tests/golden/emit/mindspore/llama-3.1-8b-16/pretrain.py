@@ -18,6 +18,10 @@ import os
 import time
 from pathlib import Path
 
+if os.environ.get("PLANNER_CORES"):  # set by planner validate: a core each, before MindSpore starts its threads
+    cores = os.environ["PLANNER_CORES"].split(",")
+    os.sched_setaffinity(0, {int(cores[int(os.environ.get("MS_NODE_ID", "0")) % len(cores)])})
+
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, lazy_inline, nn, ops
