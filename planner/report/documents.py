@@ -35,6 +35,7 @@ SCHEMAS: Final = {
     "check": "planner/check/1",
     "improve": "planner/improve/1",
     "dryrun": "planner/dryrun/1",
+    "validate": "planner/validate/1",
     "accuracy-time": "planner/accuracy-time/1",
     "accuracy-memory": "planner/accuracy-memory/1",
     "collective": "planner/collective/1",

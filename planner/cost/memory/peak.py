@@ -25,7 +25,8 @@ import numpy as np
 
 from planner.cost.layers import StageLayers, head_CS, stage_layers
 from planner.cost.memory.kept import LayerBytes, end_tensors, layer_bytes, layer_tensors
-from planner.cost.memory.rules import MemoryRules, rules_for
+from planner.cost.memory.native import NativeMoments, native_moments
+from planner.cost.memory.rules import NATIVE_CPU, MemoryRules, rules_for
 from planner.cost.memory.static import stored
 from planner.cost.memory.tensors import reduce_bytes, split_elements
 from planner.cost.strategies import SCHEDULES, BoolArray, FloatArray, IntArray, Strategies
@@ -159,8 +160,10 @@ def memory(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
     rules : MemoryRules, optional
         Overrides the rules of ``workload.framework``.
     """
-    parts = _parts(model, workload, table, rules or rules_for(workload))
-    return _assemble(parts, table)
+    rules = rules or rules_for(workload)
+    if rules.layout == NATIVE_CPU:
+        return _native(native_moments(model, workload, table), table)
+    return _assemble(_parts(model, workload, table, rules), table)
 
 
 def least_recompute(
@@ -210,6 +213,29 @@ def _fewest(
         high = np.where(good, middle, high)
         low = np.where(good, low, np.minimum(middle + 1, high))
     return high
+
+
+def _native(found: NativeMoments, table: Strategies) -> Memory:
+    """Memory of a script whose moments are known in closed form: one stage, one micro-batch in flight."""
+    sums = {name: _add(terms.values()) for name, terms in found.moments.items()}
+    highest = np.maximum.reduce(list(sums.values()))
+    static = _add(found.static.values())
+    terms = {name: found.static.get(name, np.zeros(len(table))) for name in TERMS}
+    moment = np.full(len(table), MOMENTS.index("update"))
+    for name in reversed(list(found.moments)):
+        at = sums[name] == highest
+        moment = np.where(at, MOMENTS.index(name), moment)
+    for name, parts in found.moments.items():
+        for term, size in parts.items():
+            terms[term] = terms[term] + size * (moment == MOMENTS.index(name))
+    column = table.stage_mask_CS
+    return Memory(
+        terms={name: _frozen(term[:, None] * column) for name, term in terms.items()},
+        static_bytes_CS=_frozen(static[:, None] * column),
+        peak_bytes_CS=_frozen((static + highest)[:, None] * column),
+        in_flight_CS=_frozen(column * 1.0),
+        moment_CS=moment[:, None] * column,
+    )
 
 
 def _assemble(parts: _Parts, table: Strategies) -> Memory:

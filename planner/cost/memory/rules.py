@@ -23,7 +23,7 @@ class MemoryRules:
 
     Attributes
     ----------
-    layout : {"mcore", "legacy", "megatron", "mindspeed", "fsdp"}
+    layout : {"mcore", "legacy", "megatron", "mindspeed", "fsdp", "native-cpu"}
         Which kept tensors are listed, see ``planner.cost.memory.kept``.
     sharded_weights : bool
         MindSpore's optimizer parallelism: ZeRO level 1 and above also splits the stored parameters, which are gathered
@@ -94,6 +94,9 @@ _FSDP: Final[Mapping[str, Any]] = MappingProxyType(
     }
 )
 
+#: The emitted MindSpore script on the CPU, see `planner.cost.memory.native`.
+NATIVE_CPU: Final = "native-cpu"
+
 #: ``Workload.switches`` and what each changes.
 SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
@@ -112,6 +115,7 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "reuse-fp32-param": {"reuse_master": True},
         "plain-dryrun": {"optimizer_runs": False},
         "frozen-weights": {"frozen_weights": True},
+        NATIVE_CPU: {"layout": NATIVE_CPU},
     }
 )
 
