@@ -21,7 +21,7 @@ from planner.errors import SpecError
 FrameworkName = Literal["mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron"]
 Dialect = Literal["mcore", "legacy", "pynative", "megatron"]
 #: Lists of kept tensors; ``fsdp`` is a switch of a run, not the habit of a framework here.
-TensorLayout = Literal["mcore", "legacy", "megatron", "mindspeed", "fsdp"]
+TensorLayout = Literal["mcore", "legacy", "megatron", "mindspeed", "fsdp", "native-cpu"]
 
 #: Sets of files that can be written, best first.
 TARGETS: Final = ("mindformers", "mindformers-pynative", "mindspeed", "mindspore")

@@ -218,7 +218,7 @@ def _fewest(
 def _native(found: NativeMoments, table: Strategies) -> Memory:
     """Memory of a script whose moments are known in closed form: one stage, one micro-batch in flight."""
     sums = {name: _add(terms.values()) for name, terms in found.moments.items()}
-    highest = np.maximum.reduce(list(sums.values()))
+    highest: FloatArray = np.asarray(np.maximum.reduce(list(sums.values())), np.float64)
     static = _add(found.static.values())
     terms = {name: found.static.get(name, np.zeros(len(table))) for name in TERMS}
     moment = np.full(len(table), MOMENTS.index("update"))

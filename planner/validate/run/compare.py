@@ -33,8 +33,8 @@ def verdict(rows: Iterable[Compared]) -> str:
         )
     peak = by_term.get("peak memory")
     if peak is not None and peak.ratio is not None:
-        off = _off(peak.ratio)
-        words.append(f"the peak of memory was {off} {'predicted' if off == 'as' else 'the prediction'}")
+        far = _off(peak.ratio)
+        words.append(f"the peak of memory was {far} {'predicted' if far == 'as' else 'the prediction'}")
     return "; ".join(words) + "."
 
 
