@@ -31,8 +31,9 @@ class LayerBytes:
         Kept for backward without recompute, with cheap operators recomputed, and with the whole layer recomputed.
     dispatch : array
         Part of ``none`` that holds routed tokens.
-    forward, backward : array
-        Alive in addition where the layer's forward and backward pass are widest.
+    forward, backward, backward_selective : array
+        Alive in addition where the layer's forward and backward pass are widest; the last where cheap operators are
+        recomputed.
     copied : array
         Constants of every recomputed layer, alive all the time.
     begun : array
@@ -50,6 +51,7 @@ class LayerBytes:
     dispatch: FloatArray
     forward: FloatArray
     backward: FloatArray
+    backward_selective: FloatArray
     copied: FloatArray
     begun: FloatArray
     waiting: FloatArray
@@ -91,16 +93,18 @@ def layer_bytes(
     that stay until it has left the stage.
     """
     none, full = reduce_bytes(lists.kept, elements) + cast, reduce_bytes(lists.full, elements)
-    rebuilt = none + reduce_bytes(lists.rebuilt, elements)
+    rebuilt = none + np.maximum(reduce_bytes(lists.rebuilt, elements), reduce_bytes(lists.rebuilt_scores, elements))
+    backward = np.maximum(
+        reduce_bytes(lists.backward, elements) + reduced, reduce_bytes(lists.backward_first, elements)
+    )
     return LayerBytes(
         none=none,
         selective=reduce_bytes((t for t in lists.kept if t.selective), elements) + cast,
         full=full,
         dispatch=reduce_bytes((t for t in lists.kept if t.dispatch), elements),
         forward=reduce_bytes(lists.forward, elements),
-        backward=np.maximum(
-            reduce_bytes(lists.backward, elements) + reduced, reduce_bytes(lists.backward_first, elements)
-        ),
+        backward=np.maximum(backward, reduce_bytes(lists.backward_scores, elements)),
+        backward_selective=np.maximum(backward, reduce_bytes(lists.backward_scores_selective, elements)),
         copied=reduce_bytes(lists.copied, elements),
         begun=reduce_bytes(lists.begun, elements),
         waiting=waiting + np.zeros_like(none),

@@ -7,6 +7,9 @@ dialects: ``mcore`` (Qwen3, Qwen3-MoE, DeepSeek3) and ``legacy`` (Llama).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from planner.cost.memory.rules import MemoryRules, bytes_of, is_glm
 from planner.cost.memory.tensors import EndTensors, LayerTensors, Split, Tensor
 from planner.model.records import DENSE, LayerKind, Model, Workload
@@ -24,7 +27,10 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
     legacy = rules.name == "mindformers-legacy"
     narrow = legacy and not is_glm(model, rules)
     norms = (*_norm("attention", hidden, width, narrow), *_norm("mlp", hidden, width, narrow))
-    attention = norms + _attention(model, width, legacy)
+    fused = workload.flash_attention or not legacy  # mcore networks take the fused operator all the same
+    attention = norms + _attention(model, width, legacy=legacy, repeated=not workload.flash_attention)
+    if not fused:
+        attention = norms + _unfused(model, workload, width)
     if kind == DENSE:
         gathered = Tensor("mlp input", hidden, "whole", width)
         inner = _FLOAT if rules.float32_residual else width
@@ -47,14 +53,23 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
             *rebuilt,
             Tensor("layer input, freed", -hidden, "sequence", width),
             *_rebuilt_norms(hidden, width, narrow),
+            *_rebuilt_mask(workload, rules, fused=fused),
         ),
         rebuilt_next=() if kind == DENSE else _experts_rebuilt_next(model, width),
+        **({} if fused else _scores(model, workload, mlp, width)),
     )
 
 
 def _rebuilt_norms(hidden: float, width: float, narrow: bool) -> tuple[Tensor, ...]:
     """A legacy layer that is rebuilt holds the float32 casts of its norm inputs, which it does not keep otherwise."""
     return (Tensor("norm inputs in float32", 2.0 * hidden, "sequence", _FLOAT - width),) if narrow else ()
+
+
+def _rebuilt_mask(workload: Workload, rules: MemoryRules, *, fused: bool) -> tuple[Tensor, ...]:
+    """With ``use_flash_attention: False`` a rebuilt mcore layer casts the mask for itself."""
+    if workload.flash_attention or rules.compressed_mask or not fused:
+        return ()
+    return (Tensor("attention mask, cast again", float(workload.seq), "attended", 1.0),)
 
 
 def _compressed_mask(number: float) -> Tensor:
@@ -70,10 +85,14 @@ def _norm(name: str, hidden: float, width: float, legacy: bool) -> tuple[Tensor,
     )
 
 
-def _attention(model: Model, width: float, legacy: bool) -> tuple[Tensor, ...]:
-    """Inputs of the projections and of attention, as rotated and laid out by heads; its output before and after."""
+def _attention(model: Model, width: float, *, legacy: bool, repeated: bool) -> tuple[Tensor, ...]:
+    """Inputs of the projections and of attention, as rotated and laid out by heads; its output before and after.
+
+    ``repeated``: keys and values are repeated for every head, which mcore networks do with ``use_flash_attention:
+    False`` before they hand them to the same fused operator.
+    """
     att = model.attention
-    kv_heads = att.heads if att.kind == "mla" else att.kv_heads
+    kv_heads = att.heads if att.kind == "mla" or repeated else att.kv_heads
     queries, keys = float(att.heads * att.head_dim), float(kv_heads * att.head_dim)
     out = float(att.heads * att.v_head_dim)
     core = (
@@ -92,10 +111,54 @@ def _attention(model: Model, width: float, legacy: bool) -> tuple[Tensor, ...]:
     return (
         gathered,
         Tensor("query norm input in float32", queries, "tensor", _FLOAT),
-        Tensor("key norm input in float32", keys, "tensor", _FLOAT),
-        Tensor("query and key norm statistics", float(att.heads + kv_heads), "tensor", _FLOAT),
+        Tensor("key norm input in float32", float(att.kv_heads * att.head_dim), "tensor", _FLOAT),
+        Tensor("query and key norm statistics", float(att.heads + att.kv_heads), "tensor", _FLOAT),
         *core,
     )
+
+
+def _unfused(model: Model, workload: Workload, width: float) -> tuple[Tensor, ...]:
+    """What attention of a legacy network keeps without the fused operator: the softmax in float32, and its cast.
+
+    Keys and values are repeated for every head.  Selective recompute names these operators one by one
+    (``llama_transformer.py``), and the compiled graph does rebuild them.
+    """
+    att = model.attention
+    queries, seq = float(att.heads * att.head_dim), float(workload.seq)
+    return (
+        Tensor("attention input", float(model.hidden), "whole", width),
+        Tensor("query", queries, "tensor", width),
+        Tensor("key of every head", queries, "tensor", width, selective=False),
+        Tensor("value of every head", queries, "tensor", width, selective=False),
+        Tensor("softmax", att.heads * seq, "tensor", _FLOAT, selective=False),
+        Tensor("scores in the compute type", att.heads * seq, "tensor", width, selective=False),
+        Tensor("attention output by token", queries, "tensor", width),
+    )
+
+
+def _scores(
+    model: Model, workload: Workload, mlp: tuple[Tensor, ...], width: float
+) -> Mapping[str, tuple[Tensor, ...]]:
+    """Alive where attention without the fused operator runs backward through its softmax."""
+    att = model.attention
+    queries, scores = float(att.heads * att.head_dim), float(att.heads * workload.seq)
+    gradients = Tensor("gradients of softmax and of scores", 2.0 * scores, "tensor", _FLOAT)
+    behind = (
+        *(replace(tensor, width=-tensor.width) for tensor in mlp),
+        Tensor("value and attention output, freed", -2.0 * queries, "tensor", width),
+        Tensor("scores in the compute type, freed", -scores, "tensor", width),
+    )
+    received = Tensor("gradient received, output sent and its copy", 3.0 * model.hidden, "sequence", width)
+    return {
+        "backward_scores": (received, gradients, *behind),
+        "backward_scores_selective": (
+            received,
+            *(replace(tensor, width=-tensor.width) for tensor in mlp if tensor.selective),
+            Tensor("scores, softmax and a gradient, rebuilt", 3.0 * scores, "tensor", _FLOAT),
+            Tensor("scores in the compute type", scores, "tensor", width),
+        ),
+        "rebuilt_scores": (received, gradients, *behind),
+    }
 
 
 def _latents(model: Model, width: float) -> tuple[Tensor, ...]:
@@ -324,6 +387,8 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     constant: tuple[Tensor, ...] = ()
     per_chunk = [Tensor("cosine and sine", 2.0 * _rotated(model) * seq, "once", _FLOAT)]
     stage: tuple[Tensor, ...] = ()
+    plain: tuple[Tensor, ...] = ()
+    rebuilt: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
     start: tuple[Tensor, ...] = ()
     glm = is_glm(model, rules)
@@ -334,7 +399,9 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     else:
         per_chunk.append(Tensor("triangle", seq * seq, "once", width))
         refill = (Tensor("triangle of a batch", seq * seq, "once", width),)
-        stage = (Tensor("attention mask", seq, "attended", 1.0),)
+        mask = (Tensor("attention mask", seq, "attended", 1.0),)
+        stage, plain = (mask, ()) if workload.flash_attention else ((), () if legacy else mask)
+        rebuilt = () if workload.flash_attention else (Tensor("attention mask, not cast", seq, "attended", width),)
         start = (
             Tensor("masks of a batch while they are built", 2.0 * seq, "global", width),
             Tensor("output sent and its copy", 2.0 * hidden, "sequence", width),
@@ -342,6 +409,8 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     losses = 1.0 + model.mtp_layers
     return EndTensors(
         stage=stage,
+        plain=plain,
+        rebuilt=rebuilt,
         first=(Tensor("embedding in float32", hidden, "sequence", _FLOAT - width),) if legacy and not glm else (),
         last=(
             Tensor("final norm input in float32", hidden, "sequence", _FLOAT),

@@ -110,6 +110,8 @@ class _Parts:
     gathered_CS: FloatArray
     idle_experts_CS: FloatArray
     ends_CS: FloatArray
+    plain_CS: FloatArray
+    rebuilt_CS: FloatArray
     loss_CS: FloatArray
     backward_CS: FloatArray
     waiting_CS: FloatArray
@@ -287,6 +289,8 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
         if kind == MOE:
             dispatch = (count - whole) * size.dispatch[:, None]
             gathered = parts.idle_experts_CS * (of_whole / np.maximum(of_kind, 1))
+    again = full_CS + selective_CS
+    kept = kept + parts.plain_CS * (again < parts.layers_CS) + parts.rebuilt_CS * (again > 0)
     if parts.predicted_CS is not None:
         kept = kept + parts.predicted_CS * _predicted(parts, full_CS, selective_CS)
     backward, rebuilt = _backward(parts, (whole_at, some_at, all_at))
@@ -313,12 +317,16 @@ def _backward(parts: _Parts, places: tuple[IntArray, IntArray, IntArray]) -> tup
     entered, first, rebuilt = (np.zeros(all_at.shape) for _ in range(3))
     freed, waiting, begun = np.zeros(all_at.shape), parts.waiting_CS, np.zeros(all_at.shape)
     for kind, size in reversed(list(parts.bytes_by_kind.items())):  # backward meets MoE layers before dense ones
-        none, selective, backward, wait = (x[:, None] for x in (size.none, size.selective, size.backward, size.waiting))
+        none, selective, wait = (x[:, None] for x in (size.none, size.selective, size.waiting))
         of_kind, of_some, of_whole = (layers.of_kind(kind, at) for at in (all_at, some_at, whole_at))
+        cheap = of_some > of_whole
+        at_last = cheap & (of_some == of_kind)
+        backward = np.where(at_last, size.backward_selective[:, None], size.backward[:, None])
         entered = np.maximum(entered, backward * (of_kind > 0))
         freed = freed + ((of_kind - of_some) * none + (of_some - of_whole) * selective) / chunks
         waiting = waiting + of_kind * wait / chunks
-        own = np.where(of_some > of_whole, selective, none)
+        own = np.where(cheap, selective, none)
+        backward = np.where(cheap, size.backward_selective[:, None], size.backward[:, None])
         at_first = (backward + own) - freed + (waiting - wait)
         first = np.maximum(first, at_first * ((of_kind > 0) & (of_whole == 0)))
         again = size.rebuilt[:, None] * (of_whole > 0)
@@ -377,6 +385,8 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         shared_CS=refill * ~more_CS,
         refill_CS=refill * more_CS,
         ends_CS=passes * size["stage"] + first_flight * size["first"] * first_CS + last_flight * size["last"] * last_CS,
+        plain_CS=passes * size["plain"],
+        rebuilt_CS=passes * size["rebuilt"],
         loss_CS=np.maximum(
             np.maximum(size["loss"] + split * size["split_loss"], size["head_backward"] + kept.head_gradient_CS),
             size["exchange"] - refill * more_CS,

@@ -104,6 +104,9 @@ class LayerTensors:
         Alive in addition where the layer's forward and backward pass are widest.
     backward_first : tuple of Tensor
         The same where the backward pass begins: its widest place in layers with narrow MLPs.
+    backward_scores, backward_scores_selective : tuple of Tensor
+        The same where attention without a fused operator runs backward through its scores; the second where cheap
+        operators are recomputed and the scores are among them.
     copied : tuple of Tensor
         Constants of every recomputed layer, alive all the time.
     begun : tuple of Tensor
@@ -111,6 +114,8 @@ class LayerTensors:
     rebuilt, rebuilt_next : tuple of Tensor
         Alive beside all of ``kept`` where the backward pass of a recomputed layer is widest, for the layer where
         backward begins and for those that follow; negative widths for what is already freed.
+    rebuilt_scores : tuple of Tensor
+        The same at the scores of attention without a fused operator.
     """
 
     kept: tuple[Tensor, ...]
@@ -118,10 +123,13 @@ class LayerTensors:
     forward: tuple[Tensor, ...] = ()
     backward: tuple[Tensor, ...] = ()
     backward_first: tuple[Tensor, ...] = ()
+    backward_scores: tuple[Tensor, ...] = ()
+    backward_scores_selective: tuple[Tensor, ...] = ()
     copied: tuple[Tensor, ...] = ()
     begun: tuple[Tensor, ...] = ()
     rebuilt: tuple[Tensor, ...] = ()
     rebuilt_next: tuple[Tensor, ...] = ()
+    rebuilt_scores: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +140,8 @@ class EndTensors:
     ----------
     stage, first, last : tuple of Tensor
         Kept for the backward pass on every, the first and the last stage.
+    plain, rebuilt : tuple of Tensor
+        Kept as ``stage`` is where a layer is not recomputed, and where one is, whole or in part.
     constant, chunk_constant : tuple of Tensor
         Alive all the time on every stage, whatever the number of micro-batches; the second once for every chunk.
     refill : tuple of Tensor
@@ -157,6 +167,8 @@ class EndTensors:
     stage: tuple[Tensor, ...] = ()
     first: tuple[Tensor, ...] = ()
     last: tuple[Tensor, ...] = ()
+    plain: tuple[Tensor, ...] = ()
+    rebuilt: tuple[Tensor, ...] = ()
     constant: tuple[Tensor, ...] = ()
     chunk_constant: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
