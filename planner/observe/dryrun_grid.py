@@ -114,9 +114,10 @@ def _attention(row: Mapping[str, Any], legacy: bool) -> Attention:
 
 def _workload(row: Mapping[str, Any]) -> Workload:
     switches = {
-        "full-attention-mask": not (row.get("mask_compression") or row["family"] == "deepseek3"),
-        "no-comm-recompute": not row["comm_recompute"],
-        "optimizer-comm-recompute": row["optimizer_comm_recompute"],
+        "ring-attention": row.get("ring"),
+        "halved-batches": (row.get("interleave") or 1) > 1,
+        "full-attention-mask": not row.get("ring")
+        and not (row.get("mask_compression") or row["family"] == "deepseek3"),
         "float32-residual": row["fp32_residual"],
         "whole-vocabulary": row["dialect"] == "legacy" and row.get("vocab_emb_dp"),
     }
@@ -124,6 +125,7 @@ def _workload(row: Mapping[str, Any]) -> Workload:
         seq=row["seq"], global_batch=row["dp"] * row["mbs"] * row["micro_batches"], params_dtype=row["param_dtype"],
         compute_dtype=row["compute_dtype"], switches=tuple(name for name, on in switches.items() if on),
         framework="mindformers-legacy" if row["dialect"] == "legacy" else "mindformers",
+        flash_attention=row.get("flash", True) is not False,
     )  # fmt: skip
 
 

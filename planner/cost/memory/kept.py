@@ -82,32 +82,33 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
 def layer_bytes(
     lists: LayerTensors,
     elements: dict[Split, FloatArray],
+    working: dict[Split, FloatArray],
     cast: FloatArray | float = 0.0,
     reduced: FloatArray | float = 0.0,
     waiting: FloatArray | float = 0.0,
 ) -> LayerBytes:
     """Bytes of a layer for each candidate, from its tensors and the candidates' `split_elements`.
 
+    ``working`` are those of the part of a micro-batch that runs at one time.
     ``cast`` are weights in the compute type that each micro-batch keeps for itself unless the layer is recomputed,
     ``reduced`` gradients that are on their way to their owners where the backward pass is widest, ``waiting`` those
     that stay until it has left the stage.
     """
     none, full = reduce_bytes(lists.kept, elements) + cast, reduce_bytes(lists.full, elements)
-    rebuilt = none + np.maximum(reduce_bytes(lists.rebuilt, elements), reduce_bytes(lists.rebuilt_scores, elements))
-    backward = np.maximum(
-        reduce_bytes(lists.backward, elements) + reduced, reduce_bytes(lists.backward_first, elements)
-    )
+    part = reduce_bytes(lists.kept, working) + cast
+    rebuilt = part + np.maximum(reduce_bytes(lists.rebuilt, working), reduce_bytes(lists.rebuilt_scores, working))
+    backward = np.maximum(reduce_bytes(lists.backward, working) + reduced, reduce_bytes(lists.backward_first, working))
     return LayerBytes(
         none=none,
         selective=reduce_bytes((t for t in lists.kept if t.selective), elements) + cast,
         full=full,
         dispatch=reduce_bytes((t for t in lists.kept if t.dispatch), elements),
-        forward=reduce_bytes(lists.forward, elements),
-        backward=np.maximum(backward, reduce_bytes(lists.backward_scores, elements)),
-        backward_selective=np.maximum(backward, reduce_bytes(lists.backward_scores_selective, elements)),
+        forward=reduce_bytes(lists.forward, working),
+        backward=np.maximum(backward, reduce_bytes(lists.backward_scores, working)),
+        backward_selective=np.maximum(backward, reduce_bytes(lists.backward_scores_selective, working)),
         copied=reduce_bytes(lists.copied, elements),
         begun=reduce_bytes(lists.begun, elements),
         waiting=waiting + np.zeros_like(none),
         rebuilt=rebuilt,
-        rebuilt_next=np.maximum(rebuilt, none + reduce_bytes(lists.rebuilt_next, elements)),
+        rebuilt_next=np.maximum(rebuilt, part + reduce_bytes(lists.rebuilt_next, working)),
     )

@@ -28,7 +28,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
     narrow = legacy and not is_glm(model, rules)
     norms = (*_norm("attention", hidden, width, narrow), *_norm("mlp", hidden, width, narrow))
     fused = workload.flash_attention or not legacy  # mcore networks take the fused operator all the same
-    attention = norms + _attention(model, width, legacy=legacy, repeated=not workload.flash_attention)
+    attention = norms + _attention(model, width, rules, repeated=not workload.flash_attention)
     if not fused:
         attention = norms + _unfused(model, workload, width)
     if kind == DENSE:
@@ -47,7 +47,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         forward=forward,
         backward=backward,
         backward_first=_backward_first(model, width) if kind == DENSE else (),
-        copied=(_compressed_mask(1.0),) if rules.compressed_mask and not is_glm(model, rules) else (),
+        copied=(_compressed_mask(1.0, rules),) if rules.compressed_mask and not is_glm(model, rules) else (),
         begun=() if kind == DENSE else _experts_begun(model, width),
         rebuilt=(
             *rebuilt,
@@ -69,12 +69,16 @@ def _rebuilt_mask(workload: Workload, rules: MemoryRules, *, fused: bool) -> tup
     """With ``use_flash_attention: False`` a rebuilt mcore layer casts the mask for itself."""
     if workload.flash_attention or rules.compressed_mask or not fused:
         return ()
-    return (Tensor("attention mask, cast again", float(workload.seq), "attended", 1.0),)
+    return (Tensor("attention mask, cast again", float(workload.seq), "rows", 1.0),)
 
 
-def _compressed_mask(number: float) -> Tensor:
-    """Masks of 2048 x 2048: a stage holds a constant for every layer of the model, and one for recomputing each."""
-    return Tensor("compressed masks", number * 2048.0 * 2048.0, "once", 1.0)
+def _compressed_mask(number: float, rules: MemoryRules) -> Tensor:
+    """Masks of 2048 x 2048: a stage holds a constant for every layer of the model, and one for recomputing each.
+
+    Ring attention has two: it attends to keys of its own, and to those of other ranks.
+    """
+    side = 2048.0
+    return Tensor("compressed masks", (2.0 if rules.ring_attention else 1.0) * number * side * side, "once", 1.0)
 
 
 def _norm(name: str, hidden: float, width: float, legacy: bool) -> tuple[Tensor, ...]:
@@ -85,20 +89,21 @@ def _norm(name: str, hidden: float, width: float, legacy: bool) -> tuple[Tensor,
     )
 
 
-def _attention(model: Model, width: float, *, legacy: bool, repeated: bool) -> tuple[Tensor, ...]:
+def _attention(model: Model, width: float, rules: MemoryRules, *, repeated: bool) -> tuple[Tensor, ...]:
     """Inputs of the projections and of attention, as rotated and laid out by heads; its output before and after.
 
     ``repeated``: keys and values are repeated for every head, which mcore networks do with ``use_flash_attention:
-    False`` before they hand them to the same fused operator.
+    False`` before they hand them to the same fused operator.  Ring attention keeps a rank's own keys and values.
     """
+    split: Split = "tensor" if rules.ring_attention else "context"
     att = model.attention
     kv_heads = att.heads if att.kind == "mla" or repeated else att.kv_heads
     queries, keys = float(att.heads * att.head_dim), float(kv_heads * att.head_dim)
     out = float(att.heads * att.v_head_dim)
     core = (
         Tensor("query", queries, "tensor", width),
-        Tensor("key", keys, "context", width),
-        Tensor("value", float(kv_heads * att.v_head_dim), "context", width),
+        Tensor("key", keys, split, width),
+        Tensor("value", float(kv_heads * att.v_head_dim), split, width),
         Tensor("attention output", out, "tensor", width),
         Tensor("attention output by token", out, "alone", width),
         Tensor("softmax maximum and sum", 2.0 * _STATISTICS * att.heads, "tensor", _FLOAT),
@@ -106,7 +111,7 @@ def _attention(model: Model, width: float, *, legacy: bool, repeated: bool) -> t
     if att.kind == "mla":
         return _latents(model, width) + core
     gathered = Tensor("attention input", float(model.hidden), "whole", width)
-    if legacy or not att.qk_norm:
+    if rules.name == "mindformers-legacy" or not att.qk_norm:
         return (gathered, *core)
     return (
         gathered,
@@ -374,9 +379,31 @@ def _exchange(vocab: float, width: float) -> tuple[Tensor, ...]:
     )
 
 
+def _exchanged(vocab: float, width: float) -> tuple[Tensor, ...]:
+    """What that exchange has left at the loss: logits as made and as taken apart, gathered and put in order."""
+    return (
+        Tensor("logits as made and as taken apart", 2.0 * vocab, "exchanging", width),
+        Tensor("logits gathered and put in order", 2.0 * vocab, "regrouped", width),
+    )
+
+
 def _whole_gradient(vocab: float, width: float) -> tuple[Tensor, ...]:
     """The loss is split over tp; where the output projection is not, the gradient of all logits is made, and cast."""
     return (Tensor("gradient of all logits and its cast", vocab, "unpiped", _FLOAT + width),)
+
+
+def _masks(workload: Workload, width: float, *, legacy: bool) -> tuple[tuple[Tensor, ...], ...]:
+    """Masks of a micro-batch: kept always, where a layer is not recomputed, and where one is.
+
+    A recomputed layer parts the mask of a context-parallel rank for itself, so all rows are kept for it.  Without the
+    fused operator the mask is only added; what is kept is that of recomputed layers, before it is cast.
+    """
+    seq = float(workload.seq)
+    cast = Tensor("attention mask", seq, "rows", 1.0)
+    if not workload.flash_attention:
+        return (), () if legacy else (cast,), (Tensor("attention mask, not cast", seq, "rows", width),)
+    parted, unparted = (Tensor("attention mask of a rank", seq, split, 1.0) for split in ("parted", "unparted"))
+    return (cast,), (parted,), (unparted,)
 
 
 def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTensors:
@@ -391,22 +418,20 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     rebuilt: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
     start: tuple[Tensor, ...] = ()
+    sent: tuple[Tensor, ...] = ()
     glm = is_glm(model, rules)
     if glm:
         constant = (Tensor("triangle and one mask for all batches", seq * seq, "once", 4.0 + 1.0),)
     elif rules.compressed_mask:
-        constant = (_compressed_mask(float(model.layers)),)
+        constant = (_compressed_mask(float(model.layers), rules),)
     else:
         per_chunk.append(Tensor("triangle", seq * seq, "once", width))
         refill = (Tensor("triangle of a batch", seq * seq, "once", width),)
-        mask = (Tensor("attention mask", seq, "attended", 1.0),)
-        stage, plain = (mask, ()) if workload.flash_attention else ((), () if legacy else mask)
-        rebuilt = () if workload.flash_attention else (Tensor("attention mask, not cast", seq, "attended", width),)
-        start = (
-            Tensor("masks of a batch while they are built", 2.0 * seq, "global", width),
-            Tensor("output sent and its copy", 2.0 * hidden, "sequence", width),
-        )
-    losses = 1.0 + model.mtp_layers
+        stage, plain, rebuilt = _masks(workload, width, legacy=legacy)
+        start = (Tensor("masks of a batch while they are built", 2.0 * seq, "global", width),)
+        sent = (Tensor("output sent and its copy", 2.0 * hidden, "sequence", width),)
+    losses, parts = 1.0 + model.mtp_layers, float(rules.batch_parts)
+    exchanged = () if legacy else _exchanged(vocab, width)
     return EndTensors(
         stage=stage,
         plain=plain,
@@ -418,6 +443,7 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
             Tensor("head inputs of MTP", model.mtp_layers * hidden, "whole", width),
         ),
         start=start,
+        sent=sent,
         labels=(Tensor("one-hot labels", vocab, "tensor", _FLOAT),) if legacy else (),
         lookup=(Tensor("embedded tokens before and after reduction", 2.0 * hidden, "global", _FLOAT),)
         if legacy
@@ -432,7 +458,8 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
         refill=refill,
         loss=(
             Tensor("shifted logits and one-hot labels of each loss", 2.0 * losses * vocab, "tensor", _FLOAT),
-            Tensor("product and its negative of the last loss", 2.0 * vocab, "tensor", _FLOAT),
+            Tensor("product and its negative of the last loss", 2.0 * vocab / parts, "tensor", _FLOAT),
+            *exchanged,
         ),
         head_backward=() if rules.vocabulary_split else _whole_gradient(vocab, width),
         split_loss=(Tensor("labels in float32", vocab, "tensor", _FLOAT),),

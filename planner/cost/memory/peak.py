@@ -27,7 +27,7 @@ from planner.cost.layers import StageLayers, head_CS, stage_layers
 from planner.cost.memory.kept import LayerBytes, end_tensors, layer_bytes, layer_tensors
 from planner.cost.memory.rules import MemoryRules, rules_for
 from planner.cost.memory.static import stored
-from planner.cost.memory.tensors import reduce_bytes, split_elements
+from planner.cost.memory.tensors import part_elements, reduce_bytes, split_elements
 from planner.cost.strategies import SCHEDULES, BoolArray, FloatArray, IntArray, Strategies
 from planner.model.records import MOE, LayerKind, Model, Workload
 
@@ -46,6 +46,9 @@ TERMS: Final = (
 
 #: Terms that do not change during the step.
 STATIC_TERMS: Final = ("parameters", "gradients", "optimizer_states")
+
+#: Tensors beside the layers that each part of a micro-batch has for itself.
+_PASSING: Final = frozenset(("start", "sent", "lookup", "labels", "head_backward", "exchange", "split_loss"))
 
 MOMENTS: Final = ("forward", "loss", "backward", "update")
 
@@ -100,6 +103,8 @@ class _Parts:
     predictor: tuple[FloatArray, FloatArray]
     passes_CS: FloatArray
     start_CS: FloatArray
+    first_start_CS: FloatArray
+    begins_CS: BoolArray
     lookup_CS: FloatArray
     shared_CS: FloatArray
     refill_CS: FloatArray
@@ -130,7 +135,7 @@ class _Parts:
             **{
                 f.name: getattr(self, f.name)[rows]
                 for f in fields(self)
-                if f.type == "FloatArray" or f.name == "layers_CS"
+                if f.type in ("FloatArray", "BoolArray") or f.name == "layers_CS"
             },
         )
 
@@ -260,11 +265,14 @@ def _forward(parts: _Parts, layers: _Layers) -> FloatArray:
     """What the last forward passes need at their widest place, shape (C, S).
 
     That is inside a layer; or the start of the last pass, when all that it keeps is still to come; or the start of the
-    pass before, when what serves all passes is still there.
+    pass before, when what serves all passes is still there.  Where that is the first pass of the step, no weights are
+    gathered yet and no output of an earlier pass is on its way.
     """
     to_come = (layers.kept + parts.ends_CS) / np.maximum(parts.passes_CS, 1.0)
     last = np.maximum(parts.start_CS, parts.lookup_CS) - to_come
-    before = parts.start_CS + parts.shared_CS + parts.lookup_CS - 2.0 * to_come
+    first = parts.first_start_CS - parts.gathered_CS - layers.gathered
+    start = np.where(parts.begins_CS, first, parts.start_CS)
+    before = start + parts.shared_CS + parts.lookup_CS - 2.0 * to_come
     return np.maximum(np.maximum(layers.forward, last), np.where(parts.passes_CS > 1.0, before, 0.0))
 
 
@@ -348,11 +356,15 @@ def _predicted(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> Floa
 def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRules) -> _Parts:
     layers = stage_layers(model, table)
     elements = split_elements(model, workload, table, rules)
+    working = part_elements(elements, rules.batch_parts)
     ends = end_tensors(model, workload, rules)
     last_CS = head_CS(table)
     first_CS = np.broadcast_to(np.arange(table.stages)[None, :] == 0, last_CS.shape)
     kept = stored(model, workload, table, layers, rules)
-    size = {f.name: reduce_bytes(getattr(ends, f.name), elements)[:, None] for f in fields(ends)}
+    size = {
+        f.name: reduce_bytes(getattr(ends, f.name), working if f.name in _PASSING else elements)[:, None]
+        for f in fields(ends)
+    }
     first_flight, last_flight, passes = layers.flights_CS()
     chunks = table.vpp[:, None]
     split = (table.schedule == SCHEDULES.index("zero_bubble_v"))[:, None]
@@ -365,12 +377,18 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         predicted_CS=model.mtp_layers * last_flight * last_CS if model.mtp_layers else None,
         predictor=(size["predictor"], size["predictor_full"]),
         passes_CS=passes,
-        start_CS=size["start"] + size["labels"] * last_CS + (kept.embedding_CS + kept.experts_CS) * ~more_CS,
+        first_start_CS=size["start"] + size["labels"] * last_CS,
+        begins_CS=(passes == 2.0) & ~more_CS,
+        start_CS=size["start"]
+        + size["sent"]
+        + size["labels"] * last_CS
+        + (kept.embedding_CS + kept.experts_CS) * ~more_CS,
         static_CS=_add(kept.static.values()),
         bytes_by_kind={
             kind: layer_bytes(
                 layer_tensors(model, workload, kind, rules),
                 elements,
+                working,
                 cast=kept.cast.get(kind, 0.0),
                 reduced=kept.reduced.get(kind, 0.0),
                 waiting=kept.waiting.get(kind, 0.0),

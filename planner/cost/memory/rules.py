@@ -50,11 +50,11 @@ class MemoryRules:
         Work areas of the matmul library inside the pool [bytes].
     compressed_mask : bool
         Attention takes a fixed 2048 x 2048 mask; False: one mask of seq x seq is built for every micro-batch.
-    gathered_kept : bool
-        Gathered parameters stay from their first use to the last backward pass of the step; False: they are
-        gathered again for the backward pass.
-    recompute_communication : bool
-        Recomputed layers repeat their tensor-parallel collectives; False: the gathered tensors are kept.
+    ring_attention : bool
+        Keys and values travel between context-parallel ranks and are not gathered; no mask of seq x seq is built.
+    batch_parts : int
+        Parts into which MindFormers cuts a micro-batch; they run one after the other in the same pass, and what each
+        keeps waits for the backward pass of all.
     float32_residual : bool
         Residuals are float32, and with them what lies between the norms and the casts of the next projection
         (MindFormers); the inner products still run in the compute type.
@@ -66,6 +66,9 @@ class MemoryRules:
         ``vocab_emb_dp`` there), otherwise every rank holds them whole.
     fused_swiglu : bool
         The gated activation is one operator that keeps only its input.
+    swap_frees : bool
+        Swapped optimizer states are away from the device between updates; False: the compiled step of MindFormers
+        holds a place for them all the time and loads them into a second one (docs/memory.md).
     optimizer_runs : bool
         False: the update and its states are left out, as in a plain DryRun of MindFormers, whose branch around the
         optimizer is not taken on a simulated device.
@@ -82,12 +85,13 @@ class MemoryRules:
     gradient_placeholders: bool = False
     workspace_bytes: float = 0.0
     compressed_mask: bool = True
-    gathered_kept: bool = True
-    recompute_communication: bool = True
+    ring_attention: bool = False
+    batch_parts: int = 1
     float32_residual: bool = False
     selective_legacy: bool = False
     vocabulary_split: bool = True
     fused_swiglu: bool = False
+    swap_frees: bool = True
     optimizer_runs: bool = True
     frozen_weights: bool = False
 
@@ -107,8 +111,8 @@ _FSDP: Final[Mapping[str, Any]] = MappingProxyType(
 SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
         "full-attention-mask": {"compressed_mask": False},  # MindFormers use_attn_mask_compression: False
-        "optimizer-comm-recompute": {"gathered_kept": False},  # parallel_optimizer_comm_recompute: True
-        "no-comm-recompute": {"recompute_communication": False},  # mp_comm_recompute: False
+        "ring-attention": {"ring_attention": True},  # MindFormers use_ring_attention: True
+        "halved-batches": {"batch_parts": 2},  # MindFormers micro_batch_interleave_num: 2
         "float32-residual": {"float32_residual": True},  # fp32_residual_connection: True
         "selective-legacy": {"selective_legacy": True},  # releases up to 1.5, see docs/memory.md
         "whole-vocabulary": {"vocabulary_split": False},  # MindFormers, legacy: vocab_emb_dp: True
@@ -127,8 +131,10 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 )
 
 _RULES: Final = {
-    "mindformers": MemoryRules(name="mindformers", sharded_weights=True),
-    "mindformers-legacy": MemoryRules(name="mindformers-legacy", sharded_weights=True, expert_tensor_parallel=True),
+    "mindformers": MemoryRules(name="mindformers", sharded_weights=True, swap_frees=False),
+    "mindformers-legacy": MemoryRules(
+        name="mindformers-legacy", sharded_weights=True, expert_tensor_parallel=True, swap_frees=False
+    ),
     "mindformers-pynative": MemoryRules(name="megatron"),
     "megatron": MemoryRules(
         name="megatron",
@@ -157,7 +163,8 @@ def is_glm(model: Model, rules: MemoryRules) -> bool:
 def rules_for(workload: Workload) -> MemoryRules:
     """Rules of the workload's framework and switches; short sequences have no compressed mask in MindFormers."""
     switches = workload.switches
-    if workload.seq < LEAST_COMPRESSED_SEQ and workload.framework.startswith("mindformers"):
+    short = workload.seq < LEAST_COMPRESSED_SEQ and "ring-attention" not in switches
+    if short and workload.framework.startswith("mindformers"):
         switches = (*switches, "full-attention-mask")
     return _rules(workload.framework, switches)
 

@@ -305,7 +305,8 @@ def _states(
     if rules.frozen_weights or not rules.optimizer_runs:
         size = 0.0
     each = _each(size, copies, table.zero_level >= 1)
-    return weights.spread({name: np.where(table.swap_optimizer, 0.0, number) for name, number in each.items()})
+    away = table.swap_optimizer & rules.swap_frees
+    return weights.spread({name: np.where(away, 0.0, number) for name, number in each.items()})
 
 
 def _whole(
@@ -444,8 +445,22 @@ def _update(model: Model, workload: Workload, table: Strategies, weights: _Weigh
     peak[:, 0] = np.maximum(at_clip, 2.0 * clipped[:, 0] + own_embedding)
     at = np.arange(len(table)), weights.head_stage
     peak[at] = np.maximum(peak[at], np.maximum(4.0 * own_head, 2.0 * head + clipped[at]))
+    peak = np.where(table.swap_optimizer[:, None], np.maximum(peak, _moved(weights, own, clipped, within)), peak)
     at_once = weights.spread(_at_once(workload, table, copies))
     return np.where(_accumulated(table)[:, None], peak, np.maximum(peak, at_once))
+
+
+def _moved(weights: _Weights, own: _Classes, clipped: FloatArray, within: FloatArray) -> FloatArray:
+    """Update of MindFormers with ``optimizer.swap: True``, shape (C, S).
+
+    The compiled step loads both moments of a parameter for its update and holds them until all are sent back; of the
+    parameter in turn there are two more copies and a quotient, of those to come a clipped gradient and what it adds.
+    """
+    most = within.copy()
+    most[:, 0] = np.maximum(most[:, 0], _FLOAT * weights.first["embedding"] / own["embedding"])
+    at = np.arange(len(most)), weights.head_stage
+    most[at] = np.maximum(most[at], _FLOAT * weights.last["head"] / own["head"])
+    return 2.0 * clipped + 3.0 * most
 
 
 def _largest(model: Model, kind: LayerKind, table: Strategies) -> tuple[FloatArray, FloatArray]:

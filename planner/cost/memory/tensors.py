@@ -18,11 +18,16 @@ routed     T topk w / tp             tokens sent to experts; does not change wit
 received   T topk w, / tp unless     tokens as the experts' matrix products see them
            experts are split over tp
 context    T cp w / tp               keys and values gathered over cp
-attended   T u w                     rows of an attention mask: Ulysses exchanges heads for u times the queries
+rows       T w, 0 with cp > 1        an attention mask that nothing parts
+parted     T u w, 0 without cp       rows of an attention mask on one context-parallel rank: Ulysses exchanges
+                                     heads for u times the queries
+unparted   T cp w, 0 without cp      the same before they are parted
 global     T cp w                    not split at all
 unpiped    T w, 0 with a pipeline    logits of a whole vocabulary
 regrouped  T g w / tp, g = min(dp,   logits that MindFormers exchanges between data- and context-parallel ranks
            cp), 0 unless both > 1
+exchanging T w / tp, 0 unless both   logits before that exchange
+           > 1
 expert     w / ep                    copies of expert weights, one for every micro-batch
 weights    w / tp                    weights of a projection and their gradients
 once       w                         independent of tokens
@@ -50,10 +55,13 @@ Split = Literal[
     "routed",
     "received",
     "context",
-    "attended",
+    "rows",
+    "parted",
+    "unparted",
     "global",
     "unpiped",
     "regrouped",
+    "exchanging",
     "expert",
     "weights",
     "once",
@@ -146,8 +154,8 @@ class EndTensors:
         Alive all the time on every stage, whatever the number of micro-batches; the second once for every chunk.
     refill : tuple of Tensor
         Alive on every stage and for every chunk while more micro-batches are still to come.
-    start : tuple of Tensor
-        Alive where a micro-batch begins its forward pass.
+    start, sent : tuple of Tensor
+        Alive where a micro-batch begins its forward pass; the second are left by the pass before it.
     predictor, predictor_full : tuple of Tensor
         Kept by an MTP module beside its layer, and where the module is recomputed.
     loss : tuple of Tensor
@@ -173,6 +181,7 @@ class EndTensors:
     chunk_constant: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
     start: tuple[Tensor, ...] = ()
+    sent: tuple[Tensor, ...] = ()
     predictor: tuple[Tensor, ...] = ()
     predictor_full: tuple[Tensor, ...] = ()
     loss: tuple[Tensor, ...] = ()
@@ -193,6 +202,7 @@ def split_elements(model: Model, workload: Workload, table: Strategies, rules: M
     count = tokens(workload, table)
     sequence = count / np.where(table.sequence_parallel, table.tp, 1)
     tensor = count / table.tp
+    exchanging = tensor * ((table.dp > 1) & (table.cp > 1))
     routed = sequence * (float(model.moe.topk) if model.moe is not None else 0.0)
     return {
         "whole": count,
@@ -203,14 +213,26 @@ def split_elements(model: Model, workload: Workload, table: Strategies, rules: M
         "routed": routed,
         "received": routed * (table.tp if rules.expert_tensor_parallel else 1),
         "context": tensor * table.cp,
-        "attended": count * table.ulysses_degree,
+        "rows": count * (table.cp == 1),
+        "parted": count * table.ulysses_degree * (table.cp > 1),
+        "unparted": count * table.cp * (table.cp > 1),
         "global": count * table.cp,
         "unpiped": count * (table.pp == 1),
-        "regrouped": tensor * np.minimum(table.dp, table.cp) * ((table.dp > 1) & (table.cp > 1)),
+        "regrouped": exchanging * np.minimum(table.dp, table.cp),
+        "exchanging": exchanging,
         "expert": 1.0 / table.ep,
         "weights": 1.0 / table.tp,
         "once": np.ones_like(count),
     }
+
+
+#: Splits whose elements do not grow with the tokens of a micro-batch.
+_FIXED: Final[tuple[Split, ...]] = ("expert", "weights", "once")
+
+
+def part_elements(elements: dict[Split, FloatArray], parts: int) -> dict[Split, FloatArray]:
+    """The same for one of ``parts`` equal parts of a micro-batch."""
+    return {split: number if split in _FIXED else number / parts for split, number in elements.items()}
 
 
 def reduce_bytes(tensors: Iterable[Tensor], elements: dict[Split, FloatArray]) -> FloatArray:

@@ -82,7 +82,7 @@ def read_graph(document: Document) -> ReadResult:
         section, family = read_model.mcore_section(document)
         model = read_model.mcore_model(section, family, name, document.source)
     strategy = _strategy(document, section, model, unread, legacy=legacy)
-    workload = _workload(document, section, strategy, legacy=legacy)
+    workload = _workload(document, section, strategy, unread, legacy=legacy)
     unread += section.unread(read_model.IGNORED)
     return ReadResult(
         model=model,
@@ -225,8 +225,8 @@ def _batches(document: Document, degrees: Section, pp: int, unread: list[str]) -
     if pp > 1 and accumulation > 1:
         unread.append("runner_config.gradient_accumulation_steps: ignored with a pipeline; micro_batch_num counts")
     interleave = Section(document).integer("micro_batch_interleave_num", default=1, least=1)
-    if interleave > 1:
-        unread.append("micro_batch_interleave_num: read as micro-batches that are so many times larger")
+    if interleave > 2:
+        unread.append("micro_batch_interleave_num: more than 2 parts are counted as 2 that are so much larger")
     return batch_size * interleave, micro if pp > 1 else accumulation
 
 
@@ -295,10 +295,11 @@ def _switches(document: Document, section: Section, seq: int, *, legacy: bool) -
     compressed = any(section.values.get(f"use_{kind}attn_mask_compression") is True for kind in ("", "eod_"))
     whole = legacy and Section(document, "parallel_config").flag("vocab_emb_dp", default=True)
     gated = section.values.get("bias_swiglu_fusion") is True or section.values.get("hidden_act") == "fusedswiglu"
+    ring = section.values.get("use_ring_attention") is True
     found = {
-        "full-attention-mask": not compressed and seq >= LEAST_COMPRESSED_SEQ,
-        "optimizer-comm-recompute": recompute.get("parallel_optimizer_comm_recompute") is True,
-        "no-comm-recompute": recompute.get("mp_comm_recompute") is False,
+        "ring-attention": ring,
+        "halved-batches": Section(document).integer("micro_batch_interleave_num", default=1, least=1) > 1,
+        "full-attention-mask": not ring and not compressed and seq >= LEAST_COMPRESSED_SEQ,
         "whole-vocabulary": whole,
         "fused-swiglu": gated,
         "float32-residual": section.values.get("fp32_residual_connection") is True,
