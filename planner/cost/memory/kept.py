@@ -100,7 +100,7 @@ def layer_bytes(
     backward = np.maximum(reduce_bytes(lists.backward, working) + reduced, reduce_bytes(lists.backward_first, working))
     return LayerBytes(
         none=none,
-        selective=reduce_bytes((t for t in lists.kept if t.selective), elements) + cast,
+        selective=reduce_bytes((*(t for t in lists.kept if t.selective), *lists.cheap), elements) + cast,
         full=full,
         dispatch=reduce_bytes((t for t in lists.kept if t.dispatch), elements),
         forward=reduce_bytes(lists.forward, working),

@@ -15,6 +15,7 @@ from planner.cost.memory.tensors import EndTensors, LayerTensors, Split, Tensor
 from planner.model.records import DENSE, LayerKind, Model, Workload
 
 _FLOAT = 4.0
+_GATHERED = ("attention input", "mlp input")  # of a norm's output, over tensor-parallel ranks
 _STATISTICS = 8.0  # the fused attention operator returns maximum and sum with a trailing axis of 8
 _INDEX = 8.0  # bytes of an int64
 _ORDERS = 4.0  # expert of each routed token, its two sorting orders and their inverse
@@ -41,8 +42,12 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
     else:
         mlp, forward, backward = _experts(model, width), (), _experts_backward(model, width)
         rebuilt = _experts_rebuilt(model, width)
+    kept = attention + mlp
+    if rules.selective_gathers:
+        kept = tuple(replace(tensor, selective=tensor.selective and tensor.name not in _GATHERED) for tensor in kept)
     return LayerTensors(
-        kept=attention + mlp,
+        kept=kept,
+        cheap=(Tensor("norm outputs", 2.0 * hidden, "sequence", width),) if rules.selective_gathers else (),
         full=(Tensor("layer input", hidden, "sequence", width),),
         forward=forward,
         backward=backward,

@@ -106,6 +106,8 @@ class LayerTensors:
     ----------
     kept : tuple of Tensor
         Kept for the backward pass when nothing is recomputed.
+    cheap : tuple of Tensor
+        Kept in their place when cheap operators are recomputed.
     full : tuple of Tensor
         Kept when the whole layer is recomputed.
     forward, backward : tuple of Tensor
@@ -128,6 +130,7 @@ class LayerTensors:
 
     kept: tuple[Tensor, ...]
     full: tuple[Tensor, ...]
+    cheap: tuple[Tensor, ...] = ()
     forward: tuple[Tensor, ...] = ()
     backward: tuple[Tensor, ...] = ()
     backward_first: tuple[Tensor, ...] = ()

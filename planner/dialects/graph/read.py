@@ -21,6 +21,13 @@ _TYPES: Final = {"float32": "float32", "fp32": "float32", "float16": "float16", 
 #: State tensors that each optimizer of MindFormers keeps for a parameter.
 MOMENTS: Final = {"AdamW": 2, "FusedAdamW": 2, "FP32StateAdamWeightDecay": 2, "AdamWeightDecay": 2, "PmaAdamW": 2,
                    "FusedPmaAdamW": 2, "Adam": 2, "Muon": 1, "Came": 1}  # fmt: skip
+#: Key that releases from 1.6 on know; no file of an earlier one has it.
+RELEASE_MARK: Final = "use_legacy"
+#: What a file without it is taken for, where that changes the answer.
+EARLY_NOTE: Final = (
+    "release up to 1.5 (no use_legacy in the file), where selective recompute of legacy networks takes effect; "
+    "write use_legacy: True for a newer one"
+)
 _IGNORED_PARALLEL_CONFIG: Final = frozenset(
     "gradient_aggregation_group vocab_emb_dp optimizer_shard mem_coeff".split()
 )  # fmt: skip
@@ -82,7 +89,7 @@ def read_graph(document: Document) -> ReadResult:
         section, family = read_model.mcore_section(document)
         model = read_model.mcore_model(section, family, name, document.source)
     strategy = _strategy(document, section, model, unread, legacy=legacy)
-    workload = _workload(document, section, strategy, unread, legacy=legacy)
+    workload = _workload(document, section, strategy, legacy=legacy)
     unread += section.unread(read_model.IGNORED)
     return ReadResult(
         model=model,
@@ -275,6 +282,7 @@ def _workload(document: Document, section: Section, strategy: Strategy, *, legac
     optimizer = Section(document, "optimizer").text("type", default="AdamW")
     framework: Framework = "mindformers-legacy" if legacy else "mindformers"
     seq = _sequence(document, section, legacy=legacy)
+    early = legacy and any(strategy.recompute_selective) and RELEASE_MARK not in document.root
     return Workload(
         seq=seq,
         global_batch=strategy.dp * strategy.micro_batch_size * strategy.micro_batches,
@@ -285,26 +293,37 @@ def _workload(document: Document, section: Section, strategy: Strategy, *, legac
         moments=MOMENTS.get(optimizer, 2),
         framework=framework,
         flash_attention=section.flag("use_flash_attention", default=not legacy),
-        switches=_switches(document, section, seq, legacy=legacy),
+        switches=(
+            *_switches(document, section, seq, legacy=legacy),
+            *_early_switches(document, strategy, early=early),
+        ),
+        notes=(EARLY_NOTE,) if early else (),
     )
 
 
 def _switches(document: Document, section: Section, seq: int, *, legacy: bool) -> tuple[str, ...]:
     """Settings that change memory and differ from the planner's own files (``planner.cost.memory.rules.SWITCHES``)."""
-    recompute = Section(document, "recompute_config").values
-    compressed = any(section.values.get(f"use_{kind}attn_mask_compression") is True for kind in ("", "eod_"))
-    whole = legacy and Section(document, "parallel_config").flag("vocab_emb_dp", default=True)
-    gated = section.values.get("bias_swiglu_fusion") is True or section.values.get("hidden_act") == "fusedswiglu"
-    ring = section.values.get("use_ring_attention") is True
+    values = section.values
+    compressed = any(values.get(f"use_{kind}attn_mask_compression") is True for kind in ("", "eod_"))
+    ring = values.get("use_ring_attention") is True
     found = {
         "ring-attention": ring,
         "halved-batches": Section(document).integer("micro_batch_interleave_num", default=1, least=1) > 1,
         "full-attention-mask": not ring and not compressed and seq >= LEAST_COMPRESSED_SEQ,
-        "whole-vocabulary": whole,
-        "fused-swiglu": gated,
-        "float32-residual": section.values.get("fp32_residual_connection") is True,
+        "whole-vocabulary": legacy and Section(document, "parallel_config").flag("vocab_emb_dp", default=True),
+        "fused-swiglu": values.get("bias_swiglu_fusion") is True or values.get("hidden_act") == "fusedswiglu",
+        "float32-residual": values.get("fp32_residual_connection") is True,
     }
     return tuple(name for name, on in found.items() if on)
+
+
+def _early_switches(document: Document, strategy: Strategy, *, early: bool) -> tuple[str, ...]:
+    """What selective recompute of a legacy network does in releases up to 1.5."""
+    if not early:
+        return ()
+    section = Section(document, "recompute_config")
+    again = section.values.get("select_comm_recompute", False)
+    return ("selective-legacy", *(("selective-gathers",) if again == section.values.get("select_recompute") else ()))
 
 
 def data_type(section: Section, default: str, *names: str) -> str:
