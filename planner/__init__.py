@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
     from planner.api import estimate, suggest
     from planner.cluster.records import Cluster
@@ -31,9 +29,11 @@ if TYPE_CHECKING:
     from planner.estimator import MemoryEstimator
     from planner.model.records import Model, Workload
     from planner.plan import Plan
+    from planner.version import __version__ as __version__
 
 #: Where each public name lives.
 _HOMES = {
+    "__version__": "planner.version",
     "suggest": "planner.api",
     "estimate": "planner.api",
     "MemoryEstimator": "planner.estimator",

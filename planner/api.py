@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from planner import plan as plans
+from planner.checked import TYPES, checked
 from planner.cluster import kept
 from planner.cluster import load as clusters
 from planner.cluster.records import Hardware
@@ -57,8 +58,8 @@ def suggest(
     tokens : int or str
         Training budget for card-hours and days, e.g. ``"1.5T"``.
     framework : str, optional
-        One of `FRAMEWORKS`, with ``-generation`` behind it for another than the newest calibration.  Default: the
-        framework that trains this family; Megatron on NVIDIA profiles.
+        One of `planner.frameworks.NAMES`, with ``-generation`` behind it for another than the newest calibration.
+        Default: the framework that trains this family; Megatron on NVIDIA profiles.
     max_memory : int or str, optional
         Bytes a card may use, or a text like ``"54GB"``; default: the profile's usable memory.
     pins : mapping, optional
@@ -97,7 +98,10 @@ def suggest(
         framework=framework,
         max_memory=max_memory,
     )
-    asked: dict[str, Any] = {"pins": dict(pins or {}), "objective": objective, "recompute": recompute, "top": top}
+    if not isinstance(pins or {}, Mapping):
+        raise SpecError(f"pins={pins!r} must map dimensions to legal values, e.g. {{'tp': {{8}}}}.")
+    asked: dict[str, Any] = checked(objective=objective, recompute=recompute, top=top)
+    asked["pins"] = dict(pins or {})
     return search(replace(request, **asked), progress)
 
 
@@ -142,6 +146,7 @@ def estimate(
     if strategy is not None:
         cards = cards or strategy.devices
         global_batch = global_batch or strategy.dp * strategy.micro_batch_size * strategy.micro_batches
+    checked(**{name: value for name, value in degrees.items() if name in TYPES})
     cards = cards or cards_of(degrees)
     request = request_for(
         model,

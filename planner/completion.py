@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from planner.checked import checked
 from planner.cost.estimate import evaluate
 from planner.cost.memory.peak import least_recompute
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import SpecError
 from planner.search.layouts import layouts
-from planner.search.suggest import RECOMPUTE, Request
+from planner.search.suggest import Request
 
 
 def cards_of(degrees: Mapping[str, Any]) -> int:
@@ -55,17 +56,19 @@ def complete(
     unknown = sorted(set(fields) - legal)
     if unknown:
         raise SpecError(f"a strategy has no {', '.join(unknown)}; legal: {', '.join(sorted(legal))}.")
+    checked(**fields, recompute=_listed(recompute), stage_layers=_listed(stage_layers))
     fields = _degrees(request, fields)
     candidates = [_strategy(fields, layers) for layers in _splits(request, fields, stage_layers)]
     return _best(request, Strategies.of(candidates), recompute)
 
 
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
 def _degrees(request: Request, fields: dict[str, Any]) -> dict[str, Any]:
     cards, batch = request.cluster.devices, request.workload.global_batch
     fields = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "vpp": 1, "micro_batch_size": 1} | fields
-    for name, value in fields.items():
-        if isinstance(value, int) and not isinstance(value, bool) and value < 1 and name != "zero_level":
-            raise SpecError(f"{name}={value} must be a positive whole number.")
     rest = fields["tp"] * fields["pp"] * fields["cp"]
     if "dp" not in fields and cards % rest:
         raise SpecError(
@@ -89,6 +92,10 @@ def _splits(request: Request, fields: dict[str, Any], stage_layers: Sequence[int
         if len(stage_layers) != pp * vpp:
             raise SpecError(
                 f"layers per stage need {pp * vpp} numbers for pp={pp}, vpp={vpp}; given {len(stage_layers)}."
+            )
+        if sum(stage_layers) != model.layers:
+            raise SpecError(
+                f"layers per stage add up to {sum(stage_layers)} layers, but {model.name} has {model.layers}."
             )
         return [np.array(stage_layers).reshape(vpp, pp).tolist()]
     found = layouts(model.layers, model.mtp_layers, pp, vpp, fields["schedule"] == "zero_bubble_v", True)
@@ -127,8 +134,6 @@ def _recomputed(request: Request, table: Strategies, recompute: str | Sequence[i
         if len(given) != stages:
             raise SpecError(f"recompute needs {stages} numbers for pp={stages}; given {len(given)}.")
         return table.replace(recompute_full_CS=np.tile(np.array(given, np.int64), (len(table), 1)))
-    if recompute not in RECOMPUTE:
-        raise SpecError(f"recompute '{recompute}' is not known; legal: {', '.join(RECOMPUTE)}, or layers per stage.")
     if recompute == "full":
         return table.replace(recompute_full_CS=table.layers_CS)
     if recompute == "selective":

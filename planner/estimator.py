@@ -278,7 +278,7 @@ class MemoryEstimator:
         Parameters
         ----------
         stages : sequence of int, optional
-            Default: first, one middle, last.
+            Default: first, one middle, last, and the one that is predicted to need most.
         settings : planner.validate.compiler.dryrun.DryRunSettings, optional
             Interpreter, time limit, stages at once.
 
@@ -289,8 +289,10 @@ class MemoryEstimator:
         EmitError
             The job comes from no file and MindFormers has no class for its family.
         """
-        from planner.validate.compiler.dryrun import dryrun
+        from planner.validate.compiler.dryrun import default_stages, dryrun
 
+        if stages is None:
+            stages = default_stages(self.strategy.pp, api.estimate_of(self.request, self.strategy).heaviest_stage)
         return dryrun(self.source or api.configuration_of(self._plan()), stages, settings)
 
     def _plan(self) -> Plan:

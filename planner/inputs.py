@@ -10,14 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from planner import frameworks
+from planner.checked import checked, model_size
 from planner.cluster import kept
 from planner.cluster import load as clusters
 from planner.cluster.records import Calibration, Cluster, Hardware
 from planner.cost.strategies import Strategy
-from planner.dialects.families import LEGACY, targets_for
+from planner.dialects.families import framework_of, targets_for
 from planner.errors import SpecError
+from planner.frameworks import FrameworkName
 from planner.model import load as models
-from planner.model.records import Framework, Model, Workload
+from planner.model.records import Model, Workload
 from planner.search.suggest import Request
 from planner.units import KIB, format_bytes, parse_bytes, parse_count
 
@@ -25,10 +28,6 @@ from planner.units import KIB, format_bytes, parse_bytes, parse_count
 DEFAULT_SEQ: Final = 4096
 #: Tokens of one step where no global batch is given: Llama 2's 4 Mi (arXiv 2307.09288, table 1).
 DEFAULT_STEP_TOKENS: Final = 4 * KIB * KIB
-#: Frameworks whose memory layout and speed are modelled.
-FRAMEWORKS: Final = ("mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron")
-#: Frameworks that keep 16-bit parameters beside float32 master copies.
-_MASTER_COPY: Final = ("mindspeed", "megatron")
 
 
 def request_for(
@@ -44,6 +43,7 @@ def request_for(
     calibration: str | Path | None = None,
 ) -> Request:
     """Whole request from loose inputs; parameters as in `suggest`, and a calibration file of one's own runs."""
+    checked(cards=cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=framework, max_memory=max_memory)
     shape = model_for(model)
     profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware)
     cluster = Cluster(hardware=profile, devices=cards)
@@ -112,7 +112,7 @@ def model_for(model: Model | str | float | Path) -> Model:
     if isinstance(model, Path):
         return models.from_file(model)
     if not isinstance(model, str):
-        return models.closest(model)
+        return models.closest(model_size(model))
     if re.fullmatch(r"\s*[0-9][0-9_.,eE+]*\s*[KMBGTkmbgt]?\s*", model):
         return models.closest(parse_count(model, "parameter count"))
     if model.endswith(".json") or "\\" in model or Path(model).is_dir():
@@ -127,7 +127,7 @@ def workload_for(
     seq: int | None = None,
     global_batch: int | None = None,
     tokens: int | str = 0,
-    framework: Framework = "mindformers",
+    framework: FrameworkName = "mindformers",
 ) -> Workload:
     """Workload with defaults filled in and named in its notes.
 
@@ -143,7 +143,7 @@ def workload_for(
         notes.append(f"global batch {global_batch}")
     budget = parse_count(tokens, "token budget") if isinstance(tokens, str) else tokens
     types: dict[str, Any] = {}
-    if framework in _MASTER_COPY:
+    if frameworks.of(framework).master_copies:
         types = {"params_dtype": "bfloat16", "master_weights": True}
     return Workload(seq=seq, global_batch=global_batch, tokens=budget, framework=framework, notes=tuple(notes), **types)
 
@@ -158,25 +158,21 @@ def default_batch(cards: int, seq: int) -> int:
     return -(-samples // cards) * cards
 
 
-def default_framework(model: Model) -> Framework:
+def default_framework(model: Model) -> FrameworkName:
     """The framework that trains this family: MindFormers in the dialect that holds it, else MindSpeed-LLM."""
     if "mindformers" in targets_for(model):
-        return "mindformers-legacy" if model.family in LEGACY else "mindformers"
+        return framework_of_target("mindformers", model)
     return "mindspeed"
 
 
-def framework_of_target(target: str, model: Model) -> Framework:
+def framework_of_target(target: str, model: Model) -> FrameworkName:
     """The framework whose memory and speed a target's files have."""
-    if target == "mindspore":
-        return "mindformers-legacy"  # graph mode with the same optimizer sharding
-    if target == "mindformers":
-        return "mindformers-legacy" if model.family in LEGACY else "mindformers"
-    return target  # type: ignore[return-value]
+    return framework_of(model, target).name
 
 
 def target_of_framework(framework: str) -> str:
     """The target whose files a framework runs."""
-    return {"mindformers-legacy": "mindformers", "megatron": "mindspeed"}.get(framework, framework)
+    return frameworks.of(framework).targets[0]
 
 
 def _constants(profile: Hardware, framework: str, generation: str | None, path: str | Path | None) -> Calibration:
@@ -186,17 +182,17 @@ def _constants(profile: Hardware, framework: str, generation: str | None, path: 
     return clusters.calibration_file(path, profile, framework)
 
 
-def _framework(text: str | None, model: Model) -> tuple[Framework, str | None]:
+def _framework(text: str | None, model: Model) -> tuple[FrameworkName, str | None]:
     if text is None:
         return default_framework(model), None
-    names = sorted(FRAMEWORKS, key=len, reverse=True)
+    names = sorted(frameworks.NAMES, key=len, reverse=True)
     for name in names:
         rest = text[len(name) :]
         if text.lower().startswith(name) and (not rest or (rest[0] in ":-@" and len(rest) > 1)):
-            return name, rest[1:] or None  # type: ignore[return-value]
+            return name, rest[1:] or None
     raise SpecError(
-        f"framework '{text}' is not known; legal: {', '.join(FRAMEWORKS)}, with -GENERATION behind it for another than "
-        "the newest calibration, e.g. mindspeed-1.0.RC3."
+        f"framework '{text}' is not known; legal: {', '.join(frameworks.NAMES)}, with -GENERATION behind it for "
+        "another than the newest calibration, e.g. mindspeed-1.0.RC3."
     )
 
 

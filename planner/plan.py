@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from planner import __version__
 from planner.cost.strategies import Strategy
 from planner.errors import SpecError
 from planner.model import serial
 from planner.model.records import Model, Workload
 from planner.units import GIB
+from planner.version import __version__
 
 #: Version of the layout of plan.json; raised when an older reader could misunderstand a file.
 SCHEMA: Final = 1

@@ -179,11 +179,11 @@ def test_automatic_recompute_is_the_least_that_fits() -> None:
     ("degrees", "words"),
     [
         ({"tp": 3}, "tp 3 x pp 1 x cp 1 = 3 does not divide 64 cards"),
-        ({"tp": 0}, "tp=0 must be a positive whole number"),
+        ({"tp": 0}, "tp=0 must be a whole number from 1 to 1000000"),
         ({"zz": 2}, "a strategy has no zz; legal: cp, cp_algorithm, dp"),
         ({"pp": 2, "stage_layers": (40, 30, 10)}, "layers per stage need 2 numbers"),
         ({"pp": 2, "recompute": (1, 2, 3)}, "recompute needs 2 numbers"),
-        ({"pp": 2, "recompute": "much"}, "recompute 'much' is not known; legal: auto, none, selective, full"),
+        ({"pp": 2, "recompute": "much"}, "recompute='much' must be one of auto, none, selective, full"),
     ],
 )
 def test_incomplete_strategies_that_cannot_be_completed(degrees: dict[str, object], words: str) -> None:

@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from planner import frameworks
 from planner.calibrate.cases import read_cases, truth_paths
 from planner.calibrate.fit import FloatArray, TimeCase, generation_fit, log_error
 from planner.calibrate.intervals import generation_interval, interval
@@ -43,10 +44,8 @@ class FileSpec:
     cp: str = ""
 
 
-_ASCEND: Final[Mapping[str, tuple[str, ...]]] = {
-    "mindformers": ("mindformers", "mindformers-legacy", "mindformers-pynative"), "mindspeed": ("mindspeed",),
-}  # fmt: skip
-_MEGATRON: Final[Mapping[str, tuple[str, ...]]] = {"megatron": ("megatron",)}
+_ASCEND: Final[Mapping[str, tuple[str, ...]]] = frameworks.families(ascend=True)
+_MEGATRON: Final[Mapping[str, tuple[str, ...]]] = frameworks.families(ascend=False)
 
 FILES: Final = (
     FileSpec(

@@ -186,7 +186,7 @@ def execution(row: TruthRow) -> Execution:
     base = default_execution(row.workload)
     flags, notes = row.flags, row.notes
     overlapped = {"mc2", "fine-grain-interleave", "tp-overlap", "micro-batch-interleave"}
-    graph = row.workload.framework.startswith("mindformers") and not base.eager
+    graph = row.workload.runs_on.graph
     fsdp = "torchtitan" in row.framework_text
     return Execution(
         tp_overlap=bool(flags & overlapped),

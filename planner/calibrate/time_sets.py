@@ -176,11 +176,11 @@ def generation_of(case: TimeCase) -> str:
     """Generation of the framework that a case ran on."""
     if case.release.startswith("torchtitan"):
         return "torchtitan"
-    if case.workload.framework == "megatron":
+    if not case.workload.runs_on.ascend:
         return "core" if case.cluster.hardware.name != "A100-80G" or "Core" in case.release else "2022"
     return GENERATIONS.get(case.generation, case.generation or "unknown")
 
 
 def family_of(case: TimeCase) -> str:
     """Framework whose generations are counted together: legacy and new MindFormers are one."""
-    return case.workload.framework.split("-")[0]
+    return case.workload.runs_on.family

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from planner import limits
 from planner.cli import parse
 from planner.cli.options import ClusterOptions, ModelOptions, PinOptions, WorkloadOptions
 from planner.errors import SpecError
@@ -53,7 +54,7 @@ def request_from(model: ModelOptions, cluster: ClusterOptions, workload: Workloa
         shape,
         profile.devices_per_node if cards is None else cards,
         profile,
-        seq=None if workload.seq is None else parse.length(workload.seq, "--seq", parse.MOST_SEQ),
+        seq=None if workload.seq is None else parse.length(workload.seq, "--seq", limits.MOST_SEQ),
         global_batch=_batch(workload),
         tokens=0 if workload.tokens is None else parse.tokens(workload.tokens),
         framework=workload.framework,
@@ -95,7 +96,7 @@ def cards_from(text: str | None) -> int:
     """Number of cards."""
     if text is None:
         raise SpecError("how many cards? Give --cards, e.g. --cards 64.")
-    return parse.whole(text, "--cards", most=parse.MOST_CARDS)
+    return parse.whole(text, "--cards", most=limits.MOST_CARDS)
 
 
 def memory_from(cluster: ClusterOptions) -> int | None:
@@ -106,4 +107,4 @@ def memory_from(cluster: ClusterOptions) -> int | None:
 def _batch(workload: WorkloadOptions) -> int | None:
     if workload.global_batch is None:
         return None
-    return parse.length(workload.global_batch, "--global-batch", parse.MOST_BATCH)
+    return parse.length(workload.global_batch, "--global-batch", limits.MOST_BATCH)

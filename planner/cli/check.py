@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from planner import limits
 from planner.cli import parse
 from planner.cli.options import CLUSTER_PANEL, OutputOptions, own, spread
 from planner.cli.output import print_document, print_lines
@@ -33,7 +34,7 @@ def check(
     from planner.dialects.check import check as find
     from planner.report.checks import check_document, check_lines
 
-    devices = None if cards is None else parse.whole(cards, "--cards", most=parse.MOST_CARDS)
+    devices = None if cards is None else parse.whole(cards, "--cards", most=limits.MOST_CARDS)
     found = find(path, devices)
     if output.json:
         print_document(check_document(path, found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from planner import limits
 from planner.cli import parse
 from planner.cli.options import ClusterOptions, OutputOptions, own, spread
 from planner.cli.output import print_document, print_lines
@@ -37,8 +38,8 @@ def collective(
     question = CollectiveQuestion(
         op=op,
         size_bytes=parse.message(size),
-        ranks=parse.whole(ranks, "--ranks", most=parse.MOST_CARDS),
-        stride=parse.whole(stride, "--stride", most=parse.MOST_CARDS),
+        ranks=parse.whole(ranks, "--ranks", most=limits.MOST_CARDS),
+        stride=parse.whole(stride, "--stride", most=limits.MOST_CARDS),
         hardware=load.hardware(cluster.hardware or load.DEFAULT_HARDWARE),
     )
     points = curve(question)

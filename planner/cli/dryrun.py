@@ -43,7 +43,9 @@ stage needs more memory than the limit, 4 DryRun could not be carried out or a s
 def dryrun(
     plan: Annotated[str, typer.Argument(help="plan.json, its folder, or a MindFormers YAML.", metavar="PLAN")],
     output: OutputOptions,
-    stages: Annotated[str | None, own("--stages", RUN_PANEL, "Stages (default: first, middle, last).", "0,4,7")] = None,
+    stages: Annotated[
+        str | None, own("--stages", RUN_PANEL, "Stages (default: first, middle, last, heaviest).", "0,4,7")
+    ] = None,
     jobs: Annotated[str, own("--jobs", RUN_PANEL, "Stages run at once (default: 1).", "N")] = "1",
     timeout: Annotated[str, own("--timeout", RUN_PANEL, "Seconds for one stage (default: 1800).", "S")] = "1800",
     exact: Annotated[bool, own("--exact", RUN_PANEL, "All micro-batches, not just enough to fill.")] = False,
@@ -55,7 +57,7 @@ def dryrun(
     """Run stages of a plan through MindSpore DryRun and compare memory, and collectives, with the prediction."""
     from planner import api, inputs
     from planner.report.comparison import comparison_lines, dryrun_document, over
-    from planner.validate.compiler.dryrun import DryRunSettings
+    from planner.validate.compiler.dryrun import DryRunSettings, default_stages
     from planner.validate.compiler.dryrun import dryrun as run
 
     settings = DryRunSettings(
@@ -68,11 +70,12 @@ def dryrun(
         graphs=volumes,
     )
     request, strategy, _ = inputs.read(plan)
-    chosen = None if stages is None else stages_of(stages, strategy.pp)
+    answer = api.estimate_of(request, strategy)
+    heaviest = answer.heaviest_stage
+    chosen = default_stages(strategy.pp, heaviest) if stages is None else stages_of(stages, strategy.pp)
     with kept(settings) as kept_settings:
         report = run(api.configuration(plan), chosen, kept_settings, lambda line: print(line, file=sys.stderr))
         rows = volumes_of(request, strategy, report, kept_settings.keep) if volumes else {}
-    answer = api.estimate_of(request, strategy)
     if output.json:
         print_document(dryrun_document(request, answer, report, rows))
     else:

@@ -161,7 +161,7 @@ def report_usage(error: Any) -> int:
 def show_version(value: bool) -> None:
     """Print the version and stop."""
     if value:
-        from planner import __version__
+        from planner.version import __version__
 
         print(f"planner {__version__}")
         raise typer.Exit

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from planner.cli.options import ModelOptions, PinOptions
 from planner.errors import SpecError
+from planner.limits import (
+    LEAST_PARAMETERS,
+    MOST_CARDS,
+    MOST_PARAMETERS,
+    MOST_TOKENS,
+)
 from planner.units import GIB, TIB, format_bytes, format_count, parse_bytes, parse_count, parse_length
 
 if TYPE_CHECKING:
     from planner.search.suggest import Request
 
 #: Largest values that make sense; beyond them a typing error is likelier than a machine.
-MOST_CARDS = 1_000_000
-LEAST_PARAMETERS = 10**6
-MOST_PARAMETERS = 10**14
-MOST_TOKENS = 10**18
-MOST_SEQ = 2**27
-MOST_BATCH = 2**24
 MOST_SIZE = 10**8
 MOST_DIGITS = 18
 

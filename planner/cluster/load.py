@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import yaml
 
+from planner import frameworks
 from planner.cluster.records import Calibration, Hardware
 from planner.cluster.schema import calibration_from, hardware_from
 from planner.errors import CalibrationError, PlannerError, ProfileError
@@ -88,8 +89,10 @@ def calibration(hardware: Hardware, framework: str, generation: str | None = Non
     ------
     CalibrationError
         No file and no priors, a generation that does not exist (lists the legal ones), a file that cannot be read.
+    SpecError
+        A framework that no file lists and the planner does not know.
     """
-    found = _matching(hardware, framework) or _matching(hardware, framework.split("-")[0])
+    found = _matching(hardware, framework) or _matching(hardware, frameworks.of(framework).family)
     if generation is not None and generation != "prior":
         named = [record for record in found if record.generation.lower() == generation.lower()]
         if not named:
@@ -110,7 +113,7 @@ def calibration(hardware: Hardware, framework: str, generation: str | None = Non
 
 def generations(hardware: Hardware, framework: str) -> tuple[str, ...]:
     """Generations calibrated for a device and a framework, oldest first."""
-    found = _matching(hardware, framework) or _matching(hardware, framework.split("-")[0])
+    found = _matching(hardware, framework) or _matching(hardware, frameworks.of(framework).family)
     return tuple(record.generation for record in found)
 
 
@@ -123,11 +126,11 @@ def calibration_file(path: str | Path, hardware: Hardware, framework: str) -> Ca
         The file cannot be read, or lists neither this device nor this framework.
     """
     data = _read(Path(path), CalibrationError, "calibration")
-    record, devices, frameworks = calibration_from(data, str(path))
+    record, devices, listed = calibration_from(data, str(path))
     if not _lists(devices, hardware):
         raise CalibrationError(f"calibration {path} is for {', '.join(devices)}, not for {hardware.name}.")
-    if not {framework, framework.split("-")[0]} & set(frameworks):
-        raise CalibrationError(f"calibration {path} is for {', '.join(frameworks)}, not for {framework}.")
+    if not {framework, frameworks.of(framework).family} & set(listed):
+        raise CalibrationError(f"calibration {path} is for {', '.join(listed)}, not for {framework}.")
     return _completed(record, hardware, framework)
 
 
@@ -169,8 +172,8 @@ def _matching(hardware: Hardware, framework: str) -> list[Calibration]:
         record
         for path in _files("calibration")
         if not path.stem.startswith("priors-")
-        for record, devices, frameworks in [_calibration(path)]
-        if framework in frameworks and _lists(devices, hardware)
+        for record, devices, listed in [_calibration(path)]
+        if framework in listed and _lists(devices, hardware)
     ]
     return sorted(found, key=lambda record: (record.date, _natural(record.generation)))
 

@@ -82,6 +82,11 @@ class Estimate:
     time_s: Mapping[str, float] | None = None
     stage_s: tuple[float, ...] | None = None
 
+    @property
+    def heaviest_stage(self) -> int:
+        """Stage with the highest peak, the first of equal ones."""
+        return max(range(len(self.stage_peak_bytes)), key=lambda stage: self.stage_peak_bytes[stage])
+
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON holds it: lists for tuples, mappings for the strategy."""
         return {key: _plain(value) for key, value in asdict(self).items()}

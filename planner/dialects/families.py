@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from planner import frameworks
 from planner.cost.memory.rules import GLM_FAMILIES
 from planner.errors import EmitError
+from planner.frameworks import TARGETS, Framework
 from planner.model.records import MOE, Model
-
-TARGETS: Final = ("mindformers", "mindformers-pynative", "mindspeed", "mindspore")
 
 #: Family -> Hugging Face names that MindFormers' mcore classes are registered under.
 MCORE: Final = {
@@ -51,6 +51,11 @@ _HELD: Final = {
 def targets_for(model: Model) -> tuple[str, ...]:
     """Targets that train the family of `model`, best first."""
     return tuple(target for target in TARGETS if model.family in _HELD[target])
+
+
+def framework_of(model: Model, target: str) -> Framework:
+    """The framework whose memory and speed a target's files of `model` have."""
+    return frameworks.of_target(target, legacy=model.family in LEGACY)
 
 
 def check_family(model: Model, target: str) -> None:

@@ -92,7 +92,7 @@ def improve(path: str | Path, strategy: Strategy, devices: int | None = None) ->
         raise EmitError(
             f"the strategy places {sum(strategy.layers_per_stage)} layers, but {path} has {before.model.layers}."
         )
-    if before.dialect == "mindspeed":
+    if before.workload.runs_on.dialect == "megatron":
         strategy = held(strategy, None)
         new = _script(text, strategy, before, str(path))
     else:
@@ -124,7 +124,7 @@ def _verify(path: Path, text: str, strategy: Strategy) -> None:
 
 def _graph(document: Document, s: Strategy, before: ReadResult) -> str:
     text = YamlText(document.text, document.source)
-    legacy = before.dialect == "mindformers-legacy"
+    legacy = before.workload.runs_on.dialect == "legacy"
     for key, value in _degrees(s, legacy=legacy, moe=before.model.moe is not None).items():
         _set_if_new(text, document, ("parallel_config", key), value)
     runner = {"batch_size": s.micro_batch_size, "gradient_accumulation_steps": s.micro_batches if s.pp == 1 else 1}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from planner import frameworks
 from planner import plan as plans
 from planner.dialects import families, traits
 from planner.dialects.graph import write as mindformers_graph
@@ -42,7 +43,7 @@ def emit(
     directory : str or Path
         Created when missing.  Files of an earlier plan in it are kept unless `force` is set.
     target : str
-        One of ``planner.dialects.families.TARGETS``.
+        One of ``planner.frameworks.TARGETS``.
     force : bool
         Replace files of an earlier plan.
     settings : Settings, optional
@@ -79,16 +80,16 @@ def emit(
 def render(plan: Plan, target: str, settings: Settings) -> list[File]:
     """Every file of a target, in memory; the main one first, plan.json last."""
     families.check_family(plan.model, target)
-    if target == "mindformers":
+    if target == mindformers_graph.TARGET:
         main = [
             mindformers_graph.render(plan, settings),
             File(name="train.py", text=launch.template("graph", "train.py")),
         ]
         main += launch.files(plan, settings, program=("train.py", "pretrain.yaml"))
-    elif target == "mindformers-pynative":
+    elif target == pynative.TARGET:
         main = [pynative.render(plan, settings), File(name="train.py", text=launch.template("pynative", "train.py"))]
         main += launch.files(plan, settings, program=("train.py", "pretrain.yaml"), dryrun=False)
-    elif target == "mindspeed":
+    elif target == mindspeed.TARGET:
         main = [mindspeed.render(plan, settings)]
         plan, _ = mindspeed.as_held(plan)
     else:
@@ -98,7 +99,7 @@ def render(plan: Plan, target: str, settings: Settings) -> list[File]:
 
 def _elsewhere(plan: Plan, target: str, settings: Settings, said: str) -> str:
     """Targets that hold what `target` does not, as a sentence; empty where there is none or one was named."""
-    if "--target" in said or target not in families.TARGETS:
+    if "--target" in said or target not in frameworks.TARGETS:
         return ""
     able = []
     for other in families.targets_for(plan.model):
@@ -112,19 +113,17 @@ def _elsewhere(plan: Plan, target: str, settings: Settings, said: str) -> str:
 
 def _framework_note(plan: Plan, target: str) -> tuple[str, ...]:
     """Memory layout and speed differ between frameworks, so figures for one say little about another."""
-    framework = plan.workload.framework
-    legacy = target == "mindspore" or (target == "mindformers" and plan.model.family in families.LEGACY)
-    runs_as = "mindformers-legacy" if legacy else target
-    if framework == runs_as or (framework, target) == ("megatron", "mindspeed"):
+    own, runs_as = plan.workload.runs_on, families.framework_of(plan.model, target)
+    if own.dialect == runs_as.dialect:
         return ()
-    return (f"The plan was estimated for {framework}; run the estimate again with --framework {runs_as}.",)
+    return (f"The plan was estimated for {own.name}; run the estimate again with --framework {runs_as.name}.",)
 
 
 def _scaling_note(plan: Plan, target: str) -> tuple[str, ...]:
     """Rotary scaling that a config.json asks for and the target's file does not hold."""
     own = traits.of(plan.model)
     kind = own.rotary_scaling.get("rope_type", own.rotary_scaling.get("type", "default"))
-    held = target == "mindformers" and plan.model.family in families.LEGACY and bool(own.llama3_scaling)
+    held = target == mindformers_graph.TARGET and plan.model.family in families.LEGACY and bool(own.llama3_scaling)
     if kind == "default" or held:
         return ()
     return (f"rope_scaling ({kind}) of {own.source} is not written; add it before training on from its weights.",)

@@ -19,40 +19,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from planner import frameworks
 from planner.cluster.placement import legal_on_quads, place_on, strides
 from planner.cluster.records import Cluster
 from planner.cost.strategies import CP_ALGORITHMS, SCHEDULES, BoolArray, IntArray, Strategies, Strategy
+from planner.frameworks import Framework
 from planner.model.records import DENSE, Model, Workload
 
 RING, ULYSSES, HYBRID = (CP_ALGORITHMS.index(name) for name in ("ring", "ulysses", "hybrid"))
 GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE_V, SEQPIPE = (
     SCHEDULES.index(name) for name in ("gpipe", "1f1b", "interleaved", "zero_bubble_v", "seqpipe")
 )
-
-#: Pipeline schedules each framework can run.
-FRAMEWORK_SCHEDULES: Final = {
-    "mindformers": ("gpipe", "1f1b", "interleaved", "zero_bubble_v"),
-    "mindformers-legacy": ("gpipe", "1f1b", "interleaved", "seqpipe"),
-    "mindformers-pynative": ("gpipe", "1f1b", "interleaved"),
-    "mindspeed": ("1f1b", "interleaved"),
-    "megatron": ("1f1b", "interleaved"),
-}
-
-#: Optimizer sharding levels each framework can run (MindSpeed-LLM: the distributed optimizer is level 1).
-FRAMEWORK_ZERO_LEVELS: Final = {
-    "mindformers": (0, 1, 2, 3),
-    "mindformers-legacy": (0, 1, 2, 3),
-    "mindformers-pynative": (0, 3),
-    "mindspeed": (0, 1),
-    "megatron": (0, 1, 2, 3),
-}
-
-#: Experts a rank may hold before MindSpeed's fused NPU operators refuse (ms-swift, Qwen3-Next on NPU).
-MAX_FUSED_EXPERTS: Final = 128
-
-_GRAPH_MODE: Final = ("mindformers", "mindformers-legacy")
-_MINDSPORE: Final = (*_GRAPH_MODE, "mindformers-pynative")
-_MEGATRON: Final = ("mindspeed", "megatron")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +51,11 @@ class Context:
     def framework(self) -> str:
         """Framework whose checks apply."""
         return self.workload.framework
+
+    @property
+    def runs_on(self) -> Framework:
+        """Its facts."""
+        return self.workload.runs_on
 
     @property
     def node(self) -> int:
@@ -267,7 +249,7 @@ def _sp_explain(context: Context, s: Strategy) -> str:
 
 
 def _moe_sp_holds(context: Context, table: Strategies) -> BoolArray:
-    if context.model.moe is None and context.framework != "mindformers-pynative":
+    if context.model.moe is None and not context.runs_on.dense_needs_sp:
         return _rows(table, True)
     return _rows(table, table.sequence_parallel | (table.tp == 1))
 
@@ -286,7 +268,7 @@ def exchanges_heads(model: Model) -> bool:
 
 
 def _exchange_holds(context: Context, table: Strategies) -> BoolArray:
-    able = context.framework != "mindformers" or exchanges_heads(context.model)
+    able = context.runs_on.exchanges_heads or exchanges_heads(context.model)
     return _rows(table, (table.cp == 1) | (table.cp_algorithm == RING) | able)
 
 
@@ -330,7 +312,7 @@ def _flash_explain(context: Context, s: Strategy) -> str:
 
 def expert_ranks(framework: str, dp: IntArray, tp: IntArray, cp: IntArray) -> IntArray:
     """Ranks of a stage over which experts may be spread: dp x tp in graph mode, dp x tp x cp elsewhere."""
-    return dp * tp if framework in _GRAPH_MODE else dp * tp * cp
+    return dp * tp * cp if frameworks.of(framework).experts_over_cp else dp * tp
 
 
 def _dense_ep_holds(context: Context, table: Strategies) -> BoolArray:
@@ -360,9 +342,9 @@ def _ep_ranks_holds(context: Context, table: Strategies) -> BoolArray:
 
 
 def _ep_ranks_explain(context: Context, s: Strategy) -> str:
-    graph = context.framework in _GRAPH_MODE
-    ranks = s.dp * s.tp * (1 if graph else s.cp)
-    product = f"dp={s.dp} x tp={s.tp}" + ("" if graph else f" x cp={s.cp}")
+    over_cp = context.runs_on.experts_over_cp
+    ranks = s.dp * s.tp * (s.cp if over_cp else 1)
+    product = f"dp={s.dp} x tp={s.tp}" + (f" x cp={s.cp}" if over_cp else "")
     legal = divisors(int(np.gcd(ranks, _experts(context))) if context.model.moe else 1)
     return (
         f"ep-ranks: ep={s.ep} does not divide the {ranks} ranks of a stage that share experts ({product}; "
@@ -371,17 +353,16 @@ def _ep_ranks_explain(context: Context, s: Strategy) -> str:
 
 
 def _fused_holds(context: Context, table: Strategies) -> BoolArray:
-    if context.framework != "mindspeed":
-        return _rows(table, True)
-    return _rows(table, _experts(context) <= MAX_FUSED_EXPERTS * table.ep)
+    most = context.runs_on.most_local_experts
+    return _rows(table, not most or _experts(context) <= most * table.ep)
 
 
 def _fused_explain(context: Context, s: Strategy) -> str:
-    experts = _experts(context)
-    legal = [ep for ep in divisors(experts) if experts <= MAX_FUSED_EXPERTS * ep]
+    experts, most = _experts(context), context.runs_on.most_local_experts
+    legal = [ep for ep in divisors(experts) if experts <= most * ep]
     return (
         f"fused-experts: ep={s.ep} leaves {experts / s.ep:g} experts on a rank, the fused NPU operators take "
-        f"{MAX_FUSED_EXPERTS}; legal ep: {_listed(legal)}."
+        f"{most}; legal ep: {_listed(legal)}."
     )
 
 
@@ -403,16 +384,16 @@ def _shard_explain(context: Context, s: Strategy) -> str:
 
 
 def _zero_holds(context: Context, table: Strategies) -> BoolArray:
-    return _rows(table, np.isin(table.zero_level, FRAMEWORK_ZERO_LEVELS[context.framework]))
+    return _rows(table, np.isin(table.zero_level, context.runs_on.zero_levels))
 
 
 def _zero_explain(context: Context, s: Strategy) -> str:
-    legal = FRAMEWORK_ZERO_LEVELS[context.framework]
+    legal = context.runs_on.zero_levels
     return f"zero-level: zero_level={s.zero_level} does not exist in {context.framework}; legal: {_listed(legal)}."
 
 
 def _muon_holds(context: Context, table: Strategies) -> BoolArray:
-    if context.workload.optimizer.lower() != "muon" or context.framework not in _GRAPH_MODE:
+    if context.workload.optimizer.lower() != "muon" or not context.runs_on.graph:
         return _rows(table, True)
     return _rows(table, _experts(context) % (table.optimizer_shard * table.ep) == 0)
 
@@ -426,13 +407,13 @@ def _muon_explain(context: Context, s: Strategy) -> str:
 
 
 def _swap_holds(context: Context, table: Strategies) -> BoolArray:
-    if context.framework == "mindformers-pynative":
+    if not context.runs_on.swaps_in_pipeline:
         return _rows(table, ~table.swap_optimizer | (table.pp == 1))
-    return _rows(table, ~table.swap_optimizer | (table.zero_level >= (1 if context.framework in _MEGATRON else 0)))
+    return _rows(table, ~table.swap_optimizer | (table.zero_level >= context.runs_on.swap_level))
 
 
 def _swap_explain(context: Context, s: Strategy) -> str:
-    if context.framework == "mindformers-pynative":
+    if not context.runs_on.swaps_in_pipeline:
         return f"swap: PyNative mode refuses swapping with pp={s.pp}; legal: pp=1, or swap_optimizer off."
     return f"swap: swap_optimizer needs the distributed optimizer, zero_level={s.zero_level}; legal: 1."
 
@@ -441,7 +422,7 @@ def _swap_explain(context: Context, s: Strategy) -> str:
 
 
 def _fill_holds(context: Context, table: Strategies) -> BoolArray:
-    if context.framework not in _MINDSPORE:
+    if not context.runs_on.fills_pipeline:
         return _rows(table, True)
     return _rows(table, table.micro_batches >= table.pp)
 
@@ -456,12 +437,12 @@ def _fill_explain(context: Context, s: Strategy) -> str:
 
 
 def _schedule_holds(context: Context, table: Strategies) -> BoolArray:
-    legal = [SCHEDULES.index(name) for name in FRAMEWORK_SCHEDULES[context.framework]]
+    legal = [SCHEDULES.index(name) for name in context.runs_on.schedules]
     return _rows(table, np.isin(table.schedule, legal))
 
 
 def _schedule_explain(context: Context, s: Strategy) -> str:
-    legal = ", ".join(FRAMEWORK_SCHEDULES[context.framework])
+    legal = ", ".join(context.runs_on.schedules)
     return f"schedule: {context.framework} has no schedule '{s.schedule}'; legal: {legal}."
 
 
@@ -485,7 +466,7 @@ def _vpp_explain(context: Context, s: Strategy) -> str:
 
 
 def _interleave_holds(context: Context, table: Strategies) -> BoolArray:
-    if context.framework not in _MEGATRON:
+    if not context.runs_on.interleaves_rounds:
         return _rows(table, True)
     return _rows(table, (table.vpp == 1) | (table.micro_batches % table.pp == 0))
 
@@ -504,7 +485,8 @@ def _chunks_holds(context: Context, table: Strategies) -> BoolArray:
 
 def _spare_chunks(context: Context) -> int:
     """Chunks beyond one layer each: MTP modules (MindSpore counts them), empty first and last chunk elsewhere."""
-    return context.model.mtp_layers if context.framework in _MINDSPORE else 2
+    spare = context.runs_on.spare_chunks
+    return context.model.mtp_layers if spare is None else spare
 
 
 def _chunks_explain(context: Context, s: Strategy) -> str:
@@ -589,13 +571,14 @@ def _recompute_explain(context: Context, s: Strategy) -> str:
 
 
 def _mtp_holds(context: Context, table: Strategies) -> BoolArray:
-    return _rows(table, context.framework not in _MINDSPORE or context.model.mtp_layers <= 1)
+    most = context.runs_on.most_mtp
+    return _rows(table, most is None or context.model.mtp_layers <= most)
 
 
 def _mtp_explain(context: Context, s: Strategy) -> str:
     return (
-        f"mtp: MindFormers trains at most 1 multi-token-prediction module, {context.model.name} has "
-        f"{context.model.mtp_layers}; legal: 0, 1."
+        f"mtp: MindFormers trains at most {context.runs_on.most_mtp} multi-token-prediction module, "
+        f"{context.model.name} has {context.model.mtp_layers}; legal: 0, 1."
     )
 
 

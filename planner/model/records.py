@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from planner import frameworks
 from planner.errors import SpecError
+from planner.frameworks import FrameworkName
 
 DENSE: Final[Literal["dense"]] = "dense"
 MOE: Final[Literal["moe"]] = "moe"
@@ -150,9 +152,6 @@ class Model:
         return tuple(kind for kind in (DENSE, MOE) if kind in self.layer_kinds)
 
 
-Framework = Literal["mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What one optimizer step does with the model.
@@ -190,7 +189,7 @@ class Workload:
     master_weights: bool = False
     optimizer: str = "AdamW"
     moments: int = 2
-    framework: Framework = "mindformers"
+    framework: FrameworkName = "mindformers"
     flash_attention: bool = True
     tokens: int = 0
     switches: tuple[str, ...] = ()
@@ -201,6 +200,11 @@ class Workload:
         for name in ("params_dtype", "compute_dtype", "grads_dtype", "states_dtype"):
             if getattr(self, name) not in DTYPE_BYTES:
                 raise SpecError(f"{name}={getattr(self, name)!r} is not known; legal: {', '.join(DTYPE_BYTES)}.")
+
+    @property
+    def runs_on(self) -> frameworks.Framework:
+        """Facts of the framework that runs it."""
+        return frameworks.of(self.framework)
 
 
 def _positive(what: str, **values: int) -> None:

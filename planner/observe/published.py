@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from planner import frameworks
 from planner.cost.strategies import Strategy
 from planner.errors import CalibrationError, PlannerError
 from planner.model.records import Attention, LayerKind, Model, Moe, Workload
@@ -385,7 +386,7 @@ def _workload(
         seq = 2048
     half = "float16" if "fp16" in row.get("precision", "") or row.get("param_dtype") == "fp16" else "bfloat16"
     params, master = half, True
-    if framework.startswith("mindformers"):
+    if not frameworks.of(framework).master_copies:
         master = False
         params = _search(r"param_init (\w+)", notes) or ("float32" if row.get("optimizer", "") == "AdamW" else half)
     if "fp32 params" in row.get("precision", ""):

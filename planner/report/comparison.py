@@ -44,7 +44,7 @@ def comparison_lines(
     lines += ["", "Peak of each stage, GiB"]
     rows = [_stage_row(answer, stage) for stage in report.stages]
     lines += table(("stage", "predicted", "DryRun", "difference", "of DryRun"), rows)
-    lines += ["", *wrapped(verdict(request, report), "  ")]
+    lines += ["", *wrapped(verdict(request, report), "  "), *wrapped(not_run(answer, report), "  ")]
     lines += ["", "The same by term, GiB (predicted, DryRun)"]
     heads = ["", *(f"stage {stage.stage}" for stage in report.stages)]
     lines += table(heads, [_part_row(answer, report, part) for part in PARTS], left=(0,))
@@ -69,6 +69,23 @@ def verdict(request: Request, report: DryRunReport) -> str:
         return f"Every stage that was run stays below the limit of {limit}."
     needs = ", ".join(f"stage {stage.stage} by {(stage.peak_bytes - request.limit) / GIB:.2f} GiB" for stage in stages)
     return f"Over the limit of {limit}: {needs}. The job would run out of memory."
+
+
+def missing_stages(answer: Estimate, report: DryRunReport) -> list[int]:
+    """Stages of the plan that were not run."""
+    return sorted(set(range(answer.strategy.pp)) - {stage.stage for stage in report.stages})
+
+
+def not_run(answer: Estimate, report: DryRunReport) -> str:
+    """Which stages were not run, and what the heaviest of them is predicted to need; empty where all were."""
+    missing = missing_stages(answer, report)
+    if not missing:
+        return ""
+    worst = max(missing, key=lambda stage: answer.stage_peak_bytes[stage])
+    peak = answer.stage_peak_bytes[worst] / GIB
+    if len(missing) == 1:
+        return f"Not run: stage {worst}, predicted {peak:.2f} GiB."
+    return f"Not run: stages {listed(missing)}; stage {worst} is predicted to need most of them, {peak:.2f} GiB."
 
 
 def trained(report: DryRunReport) -> str:
@@ -165,6 +182,7 @@ def dryrun_document(
         "limit_gib": exact_gib(request.limit),
         "fits": not over(request, report),
         "stages": [_stage_fields(answer, stage, rows.get(stage.stage, ())) for stage in report.stages],
+        "not_run": missing_stages(answer, report),
         "notes": list(report.notes),
     }
 

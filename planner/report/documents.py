@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from planner import __version__
 from planner.cluster.records import Calibration, Hardware
 from planner.cost.estimate import Estimate
 from planner.cost.strategies import Strategy
@@ -21,6 +20,7 @@ from planner.search.cards import Fewest
 from planner.search.explain import Explanation
 from planner.search.suggest import Request, Result
 from planner.units import GIB
+from planner.version import __version__
 
 #: Version of each document; raised when a field changes its meaning or goes away, not when one is added.
 SCHEMAS: Final = {

@@ -12,7 +12,6 @@ from planner.cost.memory.peak import memory
 from planner.cost.memory.rules import rules_for
 from planner.cost.strategies import FloatArray, Strategies, Strategy
 from planner.errors import InfeasibleError
-from planner.legality.rules import FRAMEWORK_ZERO_LEVELS
 from planner.model.operators import parameter_count
 from planner.model.records import DTYPE_BYTES, Workload
 from planner.search.objective import leanest
@@ -143,7 +142,7 @@ def _leanest_pins(request: Request) -> dict[str, Collection[int | str | bool]]:
     lean: dict[str, Collection[int | str | bool]] = {
         "micro_batch_size": {1},
         "selective": {0},
-        "zero_level": {max(FRAMEWORK_ZERO_LEVELS[request.workload.framework])},
+        "zero_level": {max(request.workload.runs_on.zero_levels)},
     }
     if not {"vpp", "schedule"} & set(request.pins):
         lean |= {"schedule": {"1f1b"}, "vpp": {1}}

@@ -17,7 +17,7 @@ from planner.cost.rows import distinct
 from planner.cost.strategies import CP_ALGORITHMS, SCHEDULES, IntArray, Strategies
 from planner.errors import SpecError
 from planner.legality.apply import SCALAR_RULES, Context, apply_rules
-from planner.legality.rules import FRAMEWORK_SCHEDULES, FRAMEWORK_ZERO_LEVELS, divisors
+from planner.legality.rules import divisors
 from planner.search.layouts import layouts
 
 #: Values looked at where neither pins nor the request decide.
@@ -65,7 +65,8 @@ def check_pins(pins: Pins) -> None:
         for value in values:
             if legal is not None and value not in legal:
                 raise SpecError(f"pin {name}={value!r} is not known; legal: {', '.join(legal)}.")
-            if legal is None and (not isinstance(value, int) or value < (0 if _may_be_zero(name) else 1)):
+            flag = isinstance(value, bool) and not _may_be_zero(name)
+            if legal is None and (flag or not isinstance(value, int) or value < (0 if _may_be_zero(name) else 1)):
                 raise SpecError(f"pin {name}={value!r} must be a positive whole number.")
 
 
@@ -184,7 +185,7 @@ def _each(columns: Columns, by: str, choices: object) -> Columns:
 
 def _pipelines(context: Context, pins: Pins, pp: int) -> Columns:
     """Pairs of schedule and vpp."""
-    names = pins.get("schedule", [name for name in FRAMEWORK_SCHEDULES[context.framework] if name in _USUAL_SCHEDULES])
+    names = pins.get("schedule", [name for name in context.runs_on.schedules if name in _USUAL_SCHEDULES])
     most = context.model.layers + 2
     pairs: list[tuple[int, int]] = []
     for name in sorted(str(name) for name in names):
@@ -217,7 +218,7 @@ def _context_parallel(pins: Pins, cp: int) -> Columns:
 
 def _sharding(context: Context, pins: Pins, shards: int) -> Columns:
     """Pairs of level and group: the whole dp x cp group, and a node's share of it when pinned."""
-    known = FRAMEWORK_ZERO_LEVELS[context.framework]
+    known = context.runs_on.zero_levels
     levels = [int(v) for v in pins.get("zero_level", [v for v in known if v > 0] if shards > 1 else (min(known),))]
     groups = [int(v) for v in pins.get("optimizer_shard", (shards,))]
     pairs = {(level, group if level else 1) for level in levels for group in groups}

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from planner import MemoryEstimator, api, completion, inputs
+from planner import plan as plans
 from planner.cost.memory.peak import TERMS as OURS
 from planner.report.comparison import PARTS, trained
 from planner.validate.compiler.dryrun import DryRunReport, StageResult
@@ -83,6 +85,36 @@ def test_difference_is_predicted_against_dryrun(plan: Path, monkeypatch: pytest.
     body = run(f"dryrun {plan} --stages 0,1 --json").document
     assert undocumented(body) == []
     assert [stage["difference_percent"] for stage in body["stages"]] == pytest.approx([25.0, -20.0], abs=1e-3)
+
+
+def test_the_heaviest_stage_is_run_and_the_others_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight stages of which the second holds most layers: first, heaviest, middle, last are run; the rest is said."""
+    out = tmp_path / "plan.json"
+    request = inputs.request_for("qwen3-8b", 8, seq=2048, global_batch=8)
+    layers = [5, 8, 5, 4, 4, 4, 3, 3]
+    strategy = completion.complete(request, tp=1, pp=8, recompute="none", stage_layers=layers)
+    plans.save(api.plan_of(request, api.judged(request, strategy)), out)
+    peaks = [stage["peak_gib"] for stage in run(f"estimate --from {out} --json").document["stages"]]
+    assert max(range(8), key=peaks.__getitem__) == 1
+    asked: list[tuple[int, ...]] = []
+
+    def made_up(config: Path, stages: Any, settings: Any, *_: Any) -> DryRunReport:
+        asked.append(stages)
+        layout = {"parallel_config": {"data_parallel": 1, "model_parallel": 1, "pipeline_stage": 8}}
+        results = tuple(result(stage, 2**30) for stage in stages)
+        return DryRunReport(layout=read_layout({**layout, "model": {"model_config": {"seq_length": 2048}}}),
+                            stages=results, notes=())  # fmt: skip
+
+    monkeypatch.setattr("planner.validate.compiler.dryrun.dryrun", made_up)
+    answer = run(f"dryrun {out}")
+    assert asked == [(0, 1, 4, 7)]
+    worst = max((2, 3, 5, 6), key=peaks.__getitem__)
+    said = " ".join(answer.out.split())
+    most = f"stage {worst} is predicted to need most of them, {peaks[worst]:.2f} GiB."
+    assert f"Not run: stages 2, 3, 5 and 6; {most}" in said
+    assert run(f"dryrun {out} --json").document["not_run"] == [2, 3, 5, 6]
+    MemoryEstimator.from_plan(out).dryrun()
+    assert asked[-1] == (0, 1, 4, 7)
 
 
 def test_a_stage_over_the_limit_is_said_and_ends_with_3(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ class LayerBytes:
 
 
 def _lists(rules: MemoryRules) -> ModuleType:
-    return memory_mindformers if rules.name.startswith("mindformers") else memory_megatron
+    return memory_mindformers if rules.layout in ("mcore", "legacy") else memory_megatron
 
 
 def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: MemoryRules) -> LayerTensors:

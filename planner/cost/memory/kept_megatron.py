@@ -60,7 +60,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         scores = Tensor("gradients of scores", 2.0 * model.attention.heads * workload.seq, "tensor", width)
         backward = (*backward, scores)
     kept = norms + _attention(model, workload) + _mlp(model, width, kind, rules)
-    if rules.name == "fsdp":
+    if rules.layout == "fsdp":
         kept = tuple(replace(tensor, selective=tensor.name in _SAVED) for tensor in kept)
     return LayerTensors(
         kept=kept,
@@ -117,7 +117,7 @@ def _columns(model: Model, ffn: float, width: float, name: str, rules: MemoryRul
     functions what they produced (arXiv 2205.05198; MindSpeed 2.x, ``recompute_activation_function``).
     """
     up = 2.0 if model.gated_mlp else 1.0
-    dropped = rules.name != "megatron"
+    dropped = rules.layout != "megatron"
     tensors = (
         Tensor(f"{name} up", up * ffn, "tensor", width),
         Tensor(f"{name} product", ffn, "tensor", width, selective=not dropped),

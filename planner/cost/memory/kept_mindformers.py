@@ -25,7 +25,7 @@ _ROUTED_GRADIENTS = 5.0  # zero-filled target, repeated gradient, its product wi
 def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: MemoryRules) -> LayerTensors:
     """Kept and working tensors of one layer."""
     width, hidden = bytes_of(workload.compute_dtype), float(model.hidden)
-    legacy = rules.name == "mindformers-legacy"
+    legacy = rules.layout == "legacy"
     narrow = legacy and not is_glm(model, rules)
     norms = (*_norm("attention", hidden, width, narrow), *_norm("mlp", hidden, width, narrow))
     fused = workload.flash_attention or not legacy  # mcore networks take the fused operator all the same
@@ -116,7 +116,7 @@ def _attention(model: Model, width: float, rules: MemoryRules, *, repeated: bool
     if att.kind == "mla":
         return _latents(model, width) + core
     gathered = Tensor("attention input", float(model.hidden), "whole", width)
-    if rules.name == "mindformers-legacy" or not att.qk_norm:
+    if rules.layout == "legacy" or not att.qk_norm:
         return (gathered, *core)
     return (
         gathered,
@@ -415,7 +415,7 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     """What stages keep and need beside their layers."""
     hidden, vocab, seq = float(model.hidden), float(model.vocab), float(workload.seq)
     width = bytes_of(workload.compute_dtype)
-    legacy = rules.name == "mindformers-legacy"
+    legacy = rules.layout == "legacy"
     constant: tuple[Tensor, ...] = ()
     per_chunk = [Tensor("cosine and sine", 2.0 * _rotated(model) * seq, "once", _FLOAT)]
     stage: tuple[Tensor, ...] = ()

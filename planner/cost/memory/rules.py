@@ -12,12 +12,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
+from planner import frameworks
+from planner.frameworks import Framework, TensorLayout
 from planner.model.records import DTYPE_BYTES, Model, Workload
-
-#: Shorter sequences are refused with a compressed attention mask (MindFormers ``mask_generate.py``, legacy
-#: ``transformer.py``).
-LEAST_COMPRESSED_SEQ: Final = 2048
-
 
 #: Families of MindFormers' legacy ChatGLM2 network, which keeps other tensors than the legacy Llama network.
 GLM_FAMILIES: Final = ("glm", "glm4", "chatglm")
@@ -29,7 +26,7 @@ class MemoryRules:
 
     Attributes
     ----------
-    name : {"mindformers", "mindformers-legacy", "megatron", "mindspeed", "fsdp"}
+    layout : {"mcore", "legacy", "megatron", "mindspeed", "fsdp"}
         Which kept tensors are listed, see ``planner.cost.memory.kept``.
     sharded_weights : bool
         MindSpore's optimizer parallelism: ZeRO level 1 and above also splits the stored parameters, which are gathered
@@ -78,7 +75,7 @@ class MemoryRules:
         Weights have neither gradients nor optimizer states (adapter tuning; the adapters themselves are neglected).
     """
 
-    name: str
+    layout: TensorLayout
     sharded_weights: bool = False
     expert_tensor_parallel: bool = False
     fused_cross_entropy: bool = False
@@ -102,7 +99,7 @@ class MemoryRules:
 #: PyTorch with sharded parameters; logits, their float32 copy, log-softmax and gradient.
 _FSDP: Final[Mapping[str, Any]] = MappingProxyType(
     {
-        "name": "fsdp",
+        "layout": "fsdp",
         "fused_swiglu": False,
         "gradient_placeholders": False,
         "fused_cross_entropy": False,
@@ -134,26 +131,27 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     }
 )
 
-_RULES: Final = {
-    "mindformers": MemoryRules(name="mindformers", sharded_weights=True, swap_frees=False),
-    "mindformers-legacy": MemoryRules(
-        name="mindformers-legacy", sharded_weights=True, expert_tensor_parallel=True, swap_frees=False
-    ),
-    "mindformers-pynative": MemoryRules(name="megatron"),
-    "megatron": MemoryRules(
-        name="megatron",
-        fused_cross_entropy=True,
-        fused_swiglu=True,
-        gradient_placeholders=True,
-        workspace_bytes=2.0 * 32 * 2**20,  # cuBLAS and Transformer Engine, 32 MiB each on Hopper and later
-    ),
-    "mindspeed": MemoryRules(name="mindspeed", expert_tensor_parallel=True),
-}
+#: Work areas of NVIDIA's matmul library and of Transformer Engine, 32 MiB each on Hopper and later [bytes].
+_WORKSPACES: Final = 2.0 * 32 * 2**20
+
+
+def _plain(framework: Framework) -> MemoryRules:
+    """Rules of a run with no switches."""
+    return MemoryRules(
+        layout=framework.tensors,
+        sharded_weights=framework.sharded_weights,
+        expert_tensor_parallel=framework.expert_tensor_parallel,
+        fused_cross_entropy=framework.fused_loss,
+        fused_swiglu=framework.transformer_engine,
+        gradient_placeholders=framework.transformer_engine,
+        swap_frees=not framework.graph,
+        workspace_bytes=_WORKSPACES if framework.transformer_engine else 0.0,
+    )
 
 
 @lru_cache(maxsize=64)
 def _rules(framework: str, switches: tuple[str, ...]) -> MemoryRules:
-    rules = _RULES[framework]
+    rules = _plain(frameworks.of(framework))
     for switch in switches:
         rules = replace(rules, **SWITCHES.get(switch, {}))
     return rules
@@ -161,14 +159,13 @@ def _rules(framework: str, switches: tuple[str, ...]) -> MemoryRules:
 
 def is_glm(model: Model, rules: MemoryRules) -> bool:
     """Whether the network is MindFormers' legacy ChatGLM2."""
-    return rules.name == "mindformers-legacy" and model.family in GLM_FAMILIES
+    return rules.layout == "legacy" and model.family in GLM_FAMILIES
 
 
 def rules_for(workload: Workload) -> MemoryRules:
     """Rules of the workload's framework and switches; short sequences have no compressed mask in MindFormers."""
     switches = workload.switches
-    short = workload.seq < LEAST_COMPRESSED_SEQ and "ring-attention" not in switches
-    if short and workload.framework.startswith("mindformers"):
+    if workload.seq < workload.runs_on.least_compressed_seq and "ring-attention" not in switches:
         switches = (*switches, "full-attention-mask")
     return _rules(workload.framework, switches)
 

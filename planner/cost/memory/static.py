@@ -206,7 +206,7 @@ def _table_split(model: Model, table: Strategies, rules: MemoryRules) -> IntArra
     Legacy networks of MindFormers split it over context-parallel ranks as well (``LlamaEmbedding.shard``), and not at
     all where the vocabulary cannot be divided so.  GLM networks do not split it, but share it (`_copies`).
     """
-    if rules.name != "mindformers-legacy":
+    if rules.layout != "legacy":
         return table.tp
     if is_glm(model, rules):
         return np.ones_like(table.tp)
@@ -225,7 +225,7 @@ def _layer(model: Model, kind: LayerKind, rules: MemoryRules) -> dict[str, float
     inner = att.q_lora_rank + att.kv_lora_rank if att.kind == "mla" else 2 * att.head_dim * att.qk_norm
     norms = model.norms_per_layer * model.hidden * (2 if model.norm_bias else 1) + inner
     shared = 0
-    if rules.name == "mindformers" and kind != DENSE and model.moe is not None:
+    if rules.layout == "mcore" and kind != DENSE and model.moe is not None:
         shared = (3 if model.gated_mlp else 2) * model.hidden * model.moe.shared_ffn
     return {
         "split": float(each.tp - shared),
@@ -266,7 +266,7 @@ def _copies(model: Model, table: Strategies, rules: MemoryRules) -> _Classes:
         "whole": shard * tp if mindspore else shard,
         "norms": one if mindspore else shard,
         "experts": experts,
-        "embedding": ranks * tp * one if glm else one if rules.name == "mindformers-legacy" else shard,
+        "embedding": ranks * tp * one if glm else one if rules.layout == "legacy" else shard,
         "head": one if glm else np.where(_whole_vocabulary(table, rules), shard * tp, shard),
     }
 
@@ -403,7 +403,7 @@ def _embedding_early(
     cast of a 16-bit table, and in legacy networks without accumulation the decayed table.  On a device the overflow
     check may hold it back; the DryRun has none (docs/dryrun.md).
     """
-    narrow, legacy = bytes_of(workload.params_dtype) < _FLOAT, rules.name == "mindformers-legacy"
+    narrow, legacy = bytes_of(workload.params_dtype) < _FLOAT, rules.layout == "legacy"
     early = rules.optimizer_runs & (narrow | (legacy & ~_accumulated(table)))
     own = np.where(table.zero_level >= 1, copies["embedding"], 1.0)
     return weights.at_first(_FLOAT * early * weights.first["embedding"] / own)

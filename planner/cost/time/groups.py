@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from planner import frameworks
 from planner.cost.strategies import Strategy
-from planner.model.records import Framework
+from planner.frameworks import FrameworkName
 
 Ranks = tuple[int, ...]
 #: Rank order of a stage, closest first: what each axis steps over.
@@ -28,7 +29,7 @@ class Group:
     ranks: Ranks
 
 
-def groups(strategy: Strategy, framework: Framework, *, experts: bool, stage: int = 0) -> tuple[Group, ...]:
+def groups(strategy: Strategy, framework: FrameworkName, *, experts: bool, stage: int = 0) -> tuple[Group, ...]:
     """Communicators of the first rank of a stage; none on a single device.
 
     Parameters
@@ -41,23 +42,21 @@ def groups(strategy: Strategy, framework: Framework, *, experts: bool, stage: in
     >>> [(group.name, group.ranks) for group in groups(tiny, "mindformers-legacy", experts=False)][1:4]
     [('pp', (0, 4)), ('pp, send and receive', (0, 4)), ('stage', (0, 1, 2, 3))]
     """
-    if framework == "mindformers":
+    runs_on = frameworks.of(framework)
+    if runs_on.dialect == "mcore":
         own, compiled = _named(strategy, experts, stage), _compiled(strategy, experts, stage)
-    elif framework == "mindformers-legacy":
+    elif runs_on.dialect == "legacy":
         own = [Group(name="pp", ranks=_along(strategy, stage, "pp"))]
         compiled = [group for group in _compiled(strategy, experts, stage) if group.name != "batch"]
     else:
         own, compiled = _torch(strategy, experts, stage), []
     found = [Group(name="world", ranks=tuple(range(strategy.devices))), *own]
-    if framework in _MINDSPORE:
+    if runs_on.graph:
         found.append(Group(name="pp, send and receive", ranks=_along(strategy, stage, "pp")))
     for group in compiled:
         if group.ranks not in {known.ranks for known in found}:
             found.append(group)
     return tuple(group for group in found if len(group.ranks) > 1)
-
-
-_MINDSPORE: Final = ("mindformers", "mindformers-legacy")
 
 
 def _named(s: Strategy, experts: bool, stage: int) -> list[Group]:

@@ -19,9 +19,6 @@ from planner.model.records import DTYPE_BYTES, MOE, LayerKind, Model, Workload
 
 ACTIVATION_BYTES: Final = 2.0
 
-#: MindSpore graph mode, whose compiler inserts the collectives.
-GRAPH_MODE: Final = frozenset({"mindformers", "mindformers-legacy"})
-
 GroupName = Literal["tp", "ulysses", "ring", "ep", "pp", "shard", "replica", "expert_shard"]
 
 
@@ -112,7 +109,7 @@ def _split_mlp(setting: Setting, kind: LayerKind) -> bool:
     """Whether part of a layer's MLP is split over tp whatever its experts are."""
     if kind != MOE or setting.model.moe is None:
         return True
-    return setting.model.moe.shared_ffn > 0 and setting.workload.framework != "mindformers"
+    return setting.model.moe.shared_ffn > 0 and setting.workload.runs_on.splits_shared_experts
 
 
 def latent_widths(model: Model) -> tuple[int, ...]:
@@ -153,7 +150,7 @@ def gathers_keys(workload: Workload) -> bool:
 
     MindFormers' graph mode does (``colossalai_cp``): the sequence axis of flash attention's queries alone is split.
     """
-    return workload.framework in GRAPH_MODE
+    return workload.runs_on.graph
 
 
 def key_messages(setting: Setting) -> tuple[Message, ...]:
@@ -234,7 +231,7 @@ def pp_messages(setting: Setting) -> tuple[Message, ...]:
     part and the receivers gather; arXiv 2104.04473, section 4.1).
     """
     share = setting.share
-    ranks = share.tp if setting.workload.framework in {"megatron", "mindspeed"} else share.sp
+    ranks = share.tp if setting.workload.runs_on.sends_parts else share.sp
     size = ACTIVATION_BYTES * share.tokens * setting.model.hidden / ranks
     chunks = setting.table.vpp.astype(np.float64)
     return (Message(group="pp", op="sendrecv", size_bytes=size, forward=chunks, backward=chunks),)

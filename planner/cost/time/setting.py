@@ -63,8 +63,7 @@ class Execution:
 
 def default_execution(workload: Workload) -> Execution:
     """Settings of a plain run of the workload's framework: PyTorch launches operators one by one."""
-    eager = workload.framework in {"mindspeed", "megatron", "mindformers-pynative"}
-    return Execution(eager=eager, fused_loss=workload.framework == "megatron")
+    return Execution(eager=not workload.runs_on.graph, fused_loss=workload.runs_on.fused_loss)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

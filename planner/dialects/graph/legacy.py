@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from planner.cost.memory.rules import LEAST_COMPRESSED_SEQ
 from planner.dialects import families, traits
 from planner.dialects.graph import layout
 from planner.dialects.graph.sections import DATA_PLACEHOLDER
 from planner.dialects.records import Settings
 from planner.dialects.text.yaml_write import Alias, Entry
+from planner.frameworks import LEAST_COMPRESSED_SEQ
 from planner.model.records import Model
 from planner.plan import Plan
 

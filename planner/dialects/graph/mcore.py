@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from planner.cost.memory.rules import LEAST_COMPRESSED_SEQ
 from planner.dialects import families, traits
 from planner.dialects.graph import layout
 from planner.dialects.graph.sections import DATA_PLACEHOLDER, samples
@@ -17,6 +16,7 @@ from planner.dialects.records import Settings
 from planner.dialects.text.yaml_write import Alias, Entry, Items
 from planner.dialects.traits import Traits
 from planner.errors import EmitError
+from planner.frameworks import LEAST_COMPRESSED_SEQ
 from planner.model.records import DENSE, Model
 from planner.plan import Plan
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from planner.cost.memory.rules import LEAST_COMPRESSED_SEQ
 from planner.cost.strategies import Strategy
 from planner.dialects.graph import glm, layout, read_model
 from planner.dialects.text.fields import Section
 from planner.dialects.text.yaml_read import Document
 from planner.errors import SpecError
-from planner.model.records import Framework, Model, Workload
+from planner.frameworks import LEAST_COMPRESSED_SEQ, FrameworkName
+from planner.model.records import Model, Workload
 from planner.units import parse_bytes
 
 _TYPES: Final = {"float32": "float32", "fp32": "float32", "float16": "float16", "fp16": "float16",
@@ -280,7 +280,7 @@ def _workload(document: Document, section: Section, strategy: Strategy, *, legac
         section, "float16" if legacy else "float32", "params_dtype", "param_init_type", "param_init_dtype"
     )
     optimizer = Section(document, "optimizer").text("type", default="AdamW")
-    framework: Framework = "mindformers-legacy" if legacy else "mindformers"
+    framework: FrameworkName = "mindformers-legacy" if legacy else "mindformers"
     seq = _sequence(document, section, legacy=legacy)
     early = legacy and any(strategy.recompute_selective) and RELEASE_MARK not in document.root
     return Workload(

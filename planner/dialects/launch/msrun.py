@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Final
 
-from planner import __version__
 from planner.dialects.launch import environment
 from planner.dialects.records import File, Placeholder, Settings
 from planner.dialects.text.shell_write import check_host, quoted, script
 from planner.errors import EmitError
 from planner.plan import Plan
+from planner.version import __version__
 
 PORT: Final = 8118
 _CLUSTER_TIMEOUT_S: Final = 7200

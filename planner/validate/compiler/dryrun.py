@@ -140,13 +140,13 @@ def load_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def default_stages(stages: int) -> tuple[int, ...]:
-    """First, one middle and last stage.
+def default_stages(stages: int, heaviest: int | None = None) -> tuple[int, ...]:
+    """First, one middle and last stage, and the one that is predicted to need most memory where that is known.
 
-    >>> default_stages(8)
-    (0, 4, 7)
+    >>> default_stages(8), default_stages(8, heaviest=1)
+    ((0, 4, 7), (0, 1, 4, 7))
     """
-    return tuple(sorted({0, stages // 2, stages - 1}))
+    return tuple(sorted({0, stages // 2, stages - 1} | ({heaviest} if heaviest is not None else set())))
 
 
 def dryrun(

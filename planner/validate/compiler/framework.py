@@ -9,10 +9,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from planner import frameworks
 from planner.errors import ValidationError
 
-VERSION_PAIRS = {"1.7.0": "2.7.1", "1.8.0": "2.7.2", "1.9.0": "2.9.0", "2.0.0": "2.10.0", "2.1.0": "2.11.0"}
-"""MindFormers version -> the MindSpore it is released for (VERSION_MAP.json of MindFormers)."""
+VERSION_PAIRS = dict(frameworks.of("mindformers").releases)
+"""MindFormers version -> the MindSpore it is released for."""
 
 PROVEN_PAIR = ("2.9.0", "1.9.0")
 """MindSpore and MindFormers that the recorded grid and the tests run with."""

@@ -1,0 +1,282 @@
+"""What the planner knows of each framework that may run a job, once: one record a framework.
+
+MindSpore runs jobs through MindFormers: in graph mode with its mcore networks (``mindformers``) or its legacy ones
+(``mindformers-legacy``, whose facts also hold for the self-contained script of target ``mindspore``), or operator by
+operator (``mindformers-pynative``).  PyTorch runs them through MindSpeed-LLM on Ascend (``mindspeed``) and through
+Megatron-LM on NVIDIA devices (``megatron``).
+
+Everywhere else a fact is asked for by its name, ``workload.runs_on.graph``, never by comparing names of frameworks.
+Sources are the frameworks' own code: MindFormers 1.9.0 ``parallel_core/transformer_config.py``, ``LayerSetting``,
+``core/parallel_config.py``, ``mask_generate.py`` and, in 2.x, ``pynative/distributed/parallel_dims.py``; MindSpore
+``parallel.nn.Pipeline``; Megatron-LM ``training/arguments.py``; MindSpeed 2.x.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from planner.errors import SpecError
+
+FrameworkName = Literal["mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron"]
+Dialect = Literal["mcore", "legacy", "pynative", "megatron"]
+#: Lists of kept tensors; ``fsdp`` is a switch of a run, not the habit of a framework here.
+TensorLayout = Literal["mcore", "legacy", "megatron", "mindspeed", "fsdp"]
+
+#: Sets of files that can be written, best first.
+TARGETS: Final = ("mindformers", "mindformers-pynative", "mindspeed", "mindspore")
+
+#: Shorter sequences are refused with a compressed attention mask (MindFormers ``mask_generate.py``, legacy
+#: ``transformer.py``) [tokens].
+LEAST_COMPRESSED_SEQ: Final = 2048
+
+#: MindFormers release -> the MindSpore it is released for (VERSION_MAP.json of MindFormers).
+_RELEASES: Final = (
+    ("1.7.0", "2.7.1"),
+    ("1.8.0", "2.7.2"),
+    ("1.9.0", "2.9.0"),
+    ("2.0.0", "2.10.0"),
+    ("2.1.0", "2.11.0"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """Facts of one framework.
+
+    Attributes
+    ----------
+    name : {"mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron"}
+        As users and ``Workload.framework`` spell it.
+    family : {"mindformers", "mindspeed", "megatron"}
+        Whose calibrations hold for it where it has none of its own.
+    dialect : {"mcore", "legacy", "pynative", "megatron"}
+        Of the files it reads, and whose communicators it makes: MindFormers' mcore or legacy ones, else PyTorch's.
+    targets : tuple of str
+        Sets of files it runs, the usual one first; see `TARGETS`.
+    releases : tuple of (str, str)
+        Releases, and the MindSpore each one is made for.
+    ascend : bool
+        Runs on Ascend devices; False: on NVIDIA ones.
+    graph : bool
+        Compiled graphs (MindSpore graph mode), whose compiler inserts the collectives: ranks gather keys and values
+        of the whole sequence instead of passing blocks around, and Muon's experts are cut over the optimizer's ranks.
+        False: the host launches operators one by one.
+    schedules : tuple of str
+        Pipeline schedules it can run.
+    zero_levels : tuple of int
+        Optimizer sharding levels it can run (MindSpeed-LLM: the distributed optimizer is level 1).
+    tensors : {"mcore", "legacy", "megatron", "mindspeed"}
+        Which list of kept tensors is its own, see ``planner.cost.memory.kept``.
+    sharded_weights : bool
+        MindSpore's optimizer parallelism, see ``planner.cost.memory.rules``.
+    master_copies : bool
+        Keeps 16-bit parameters beside float32 copies unless told otherwise; False: float32 parameters alone.
+    expert_tensor_parallel : bool
+        Experts are split over tp as well unless told otherwise.
+    fused_loss : bool
+        Loss and its gradient are one kernel in place of the logits.
+    transformer_engine : bool
+        Layers are NVIDIA's Transformer Engine.
+    least_compressed_seq : int
+        Shorter sequences have no compressed attention mask [tokens]; 0: all have one.
+    splits_shared_experts : bool
+        Shared experts are split over tp; False: every rank of tp runs them whole.
+    sends_parts : bool
+        Each rank of tp sends its part of the activations between stages and the receivers gather, with sequence
+        parallelism or without (arXiv 2104.04473, section 4.1).
+    dense_needs_sp : bool
+        Dense networks, too, need sequence parallelism with tp > 1.
+    exchanges_heads : bool
+        Attention of every kind compiles with head exchange (Ulysses); False: only some latent attention.
+    experts_over_cp : bool
+        Experts may be spread over dp x tp x cp ranks of a stage; False: over dp x tp.
+    most_local_experts : int
+        Experts a rank may hold; 0: any number.
+    swap_level : int
+        Least sharding level with which optimizer states can be swapped out.
+    swaps_in_pipeline : bool
+        Optimizer states can be swapped out with more than one stage.
+    fills_pipeline : bool
+        Needs as many micro-batches as stages at least.
+    interleaves_rounds : bool
+        Interleaving needs micro-batches divisible by the stages.
+    spare_chunks : int or None
+        Chunks of a pipeline that may be without a layer; None: as many as there are MTP modules, which count as layers.
+    most_mtp : int or None
+        Multi-token-prediction modules it trains; None: any number.
+    """
+
+    name: FrameworkName
+    family: str
+    dialect: Dialect
+    targets: tuple[str, ...]
+    releases: tuple[tuple[str, str], ...] = ()
+    ascend: bool = True
+    graph: bool
+    schedules: tuple[str, ...]
+    zero_levels: tuple[int, ...]
+    tensors: TensorLayout
+    sharded_weights: bool = False
+    master_copies: bool
+    expert_tensor_parallel: bool = False
+    fused_loss: bool = False
+    transformer_engine: bool = False
+    least_compressed_seq: int
+    splits_shared_experts: bool = True
+    sends_parts: bool
+    dense_needs_sp: bool = False
+    exchanges_heads: bool = True
+    experts_over_cp: bool
+    most_local_experts: int = 0
+    swap_level: int
+    swaps_in_pipeline: bool = True
+    fills_pipeline: bool
+    interleaves_rounds: bool
+    spare_chunks: int | None
+    most_mtp: int | None
+
+
+_MCORE: Final = Framework(
+    name="mindformers",
+    family="mindformers",
+    dialect="mcore",
+    targets=("mindformers",),
+    releases=_RELEASES,
+    graph=True,
+    schedules=("gpipe", "1f1b", "interleaved", "zero_bubble_v"),
+    zero_levels=(0, 1, 2, 3),
+    tensors="mcore",
+    sharded_weights=True,
+    master_copies=False,
+    least_compressed_seq=LEAST_COMPRESSED_SEQ,
+    splits_shared_experts=False,
+    sends_parts=False,
+    exchanges_heads=False,
+    experts_over_cp=False,
+    swap_level=0,
+    fills_pipeline=True,
+    interleaves_rounds=False,
+    spare_chunks=None,
+    most_mtp=1,
+)
+
+_LEGACY: Final = replace(
+    _MCORE,
+    name="mindformers-legacy",
+    dialect="legacy",
+    targets=("mindformers", "mindspore"),
+    schedules=("gpipe", "1f1b", "interleaved", "seqpipe"),
+    tensors="legacy",
+    expert_tensor_parallel=True,
+    splits_shared_experts=True,
+    exchanges_heads=True,
+)
+
+_PYNATIVE: Final = replace(
+    _MCORE,
+    name="mindformers-pynative",
+    dialect="pynative",
+    targets=("mindformers-pynative",),
+    graph=False,
+    schedules=("gpipe", "1f1b", "interleaved"),
+    zero_levels=(0, 3),
+    tensors="megatron",
+    sharded_weights=False,
+    splits_shared_experts=True,
+    dense_needs_sp=True,
+    exchanges_heads=True,
+    experts_over_cp=True,
+    swaps_in_pipeline=False,
+)
+
+_MEGATRON: Final = Framework(
+    name="megatron",
+    family="megatron",
+    dialect="megatron",
+    targets=("mindspeed",),
+    ascend=False,
+    graph=False,
+    schedules=("1f1b", "interleaved"),
+    zero_levels=(0, 1, 2, 3),
+    tensors="megatron",
+    master_copies=True,
+    fused_loss=True,
+    transformer_engine=True,
+    least_compressed_seq=0,
+    sends_parts=True,
+    experts_over_cp=True,
+    swap_level=1,
+    fills_pipeline=False,
+    interleaves_rounds=True,
+    spare_chunks=2,  # an empty first and an empty last one
+    most_mtp=None,
+)
+
+_MINDSPEED: Final = replace(
+    _MEGATRON,
+    name="mindspeed",
+    family="mindspeed",
+    ascend=True,
+    zero_levels=(0, 1),
+    tensors="mindspeed",
+    expert_tensor_parallel=True,
+    fused_loss=False,
+    transformer_engine=False,
+    most_local_experts=128,  # above it the fused NPU operators refuse (ms-swift, Qwen3-Next on NPU)
+)
+
+#: All of them, in the order messages list them.
+ALL: Final = (_MCORE, _LEGACY, _PYNATIVE, _MINDSPEED, _MEGATRON)
+NAMES: Final = tuple(framework.name for framework in ALL)
+
+_BY_NAME: Final[dict[str, Framework]] = {framework.name: framework for framework in ALL}
+
+
+def of(name: str) -> Framework:
+    """Facts of a framework.
+
+    Raises
+    ------
+    SpecError
+        No framework has that name.
+
+    >>> of("mindspeed").schedules
+    ('1f1b', 'interleaved')
+    """
+    try:
+        return _BY_NAME[name]
+    except KeyError:
+        raise SpecError(f"framework {name!r} is not known; legal: {', '.join(NAMES)}.") from None
+
+
+def of_target(target: str, *, legacy: bool) -> Framework:
+    """The framework whose memory and speed a target's files have.
+
+    Parameters
+    ----------
+    legacy : bool
+        The model's family is one of MindFormers' legacy networks.
+
+    Raises
+    ------
+    SpecError
+        No target has that name.
+
+    >>> of_target("mindformers", legacy=True).name, of_target("mindspore", legacy=False).name
+    ('mindformers-legacy', 'mindformers-legacy')
+    """
+    able = [framework for framework in ALL if target in framework.targets]
+    if not able:
+        raise SpecError(f"target {target!r} is not known; legal: {', '.join(TARGETS)}.")
+    return next((framework for framework in able if (framework.dialect == "legacy") is legacy), able[0])
+
+
+def families(*, ascend: bool) -> dict[str, tuple[str, ...]]:
+    """Names of the frameworks of each family, on Ascend or on NVIDIA devices.
+
+    >>> families(ascend=False)
+    {'megatron': ('megatron',)}
+    """
+    kept = [framework for framework in ALL if framework.ascend is ascend]
+    return {own.family: tuple(f.name for f in kept if f.family == own.family) for own in kept}
