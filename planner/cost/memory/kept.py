@@ -84,18 +84,19 @@ def layer_bytes(
     elements: dict[Split, FloatArray],
     working: dict[Split, FloatArray],
     cast: FloatArray | float = 0.0,
+    recast: FloatArray | float = 0.0,
     reduced: FloatArray | float = 0.0,
     waiting: FloatArray | float = 0.0,
 ) -> LayerBytes:
     """Bytes of a layer for each candidate, from its tensors and the candidates' `split_elements`.
 
     ``working`` are those of the part of a micro-batch that runs at one time.
-    ``cast`` are weights in the compute type that each micro-batch keeps for itself unless the layer is recomputed,
-    ``reduced`` gradients that are on their way to their owners where the backward pass is widest, ``waiting`` those
+    ``cast`` are weights in the compute type that each micro-batch keeps for itself, ``recast`` those it keeps even of a
+    recomputed layer, ``reduced`` gradients that are on their way to their owners where the backward pass is widest, ``waiting`` those
     that stay until it has left the stage.
     """
-    none, full = reduce_bytes(lists.kept, elements) + cast, reduce_bytes(lists.full, elements)
-    part = reduce_bytes(lists.kept, working) + cast
+    none, full = reduce_bytes(lists.kept, elements) + cast, reduce_bytes(lists.full, elements) + recast
+    part = reduce_bytes(lists.kept, working) + cast - recast
     rebuilt = part + np.maximum(reduce_bytes(lists.rebuilt, working), reduce_bytes(lists.rebuilt_scores, working))
     backward = np.maximum(reduce_bytes(lists.backward, working) + reduced, reduce_bytes(lists.backward_first, working))
     return LayerBytes(

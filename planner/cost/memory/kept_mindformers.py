@@ -388,7 +388,7 @@ def _exchanged(vocab: float, width: float) -> tuple[Tensor, ...]:
     """What that exchange has left at the loss: logits as made and as taken apart, gathered and put in order."""
     return (
         Tensor("logits as made and as taken apart", 2.0 * vocab, "exchanging", width),
-        Tensor("logits gathered and put in order", 2.0 * vocab, "regrouped", width),
+        Tensor("logits gathered and put in order", vocab, "left", width),
     )
 
 

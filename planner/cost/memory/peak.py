@@ -390,6 +390,7 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
                 elements,
                 working,
                 cast=kept.cast.get(kind, 0.0),
+                recast=kept.recast.get(kind, 0.0),
                 reduced=kept.reduced.get(kind, 0.0),
                 waiting=kept.waiting.get(kind, 0.0),
             )

@@ -50,8 +50,9 @@ class Stored:
         Buffers that exist all the time.
     gathered_CS : array
         Parameters in the compute type, whole, from forward to backward.
-    cast : mapping of kind to array, shape (C,)
-        Parameters of a layer in the compute type that each micro-batch makes for itself.
+    cast, recast : mapping of kind to array, shape (C,)
+        Parameters of a layer in the compute type that each micro-batch makes for itself, and what of them stays where
+        the layer is recomputed.
     reduced : mapping of kind to array, shape (C,)
         Gradient of a layer's last projection, whole, and this rank's share of it while it is reduced to its owners.
     waiting : mapping of kind to array, shape (C,)
@@ -72,6 +73,7 @@ class Stored:
     always_CS: FloatArray
     gathered_CS: FloatArray
     cast: Mapping[LayerKind, FloatArray]
+    recast: Mapping[LayerKind, FloatArray]
     reduced: Mapping[LayerKind, FloatArray]
     waiting: Mapping[LayerKind, FloatArray]
     waiting_ends_CS: FloatArray
@@ -142,6 +144,7 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
             + _embedding_early(workload, table, weights, copies, rules),
             gathered_CS=_gathered(workload, weights, copies, sharded),
             cast={kind: _dot(weights.layer[kind], _cast(workload, sharded)) for kind in model.kinds},
+            recast={kind: _dot(weights.layer[kind], _recast(workload, sharded)) for kind in model.kinds},
             reduced={DENSE: _reduced(model, workload, table, copies)},
             waiting={kind: _dot(weights.layer[kind], waiting) for kind in model.kinds},
             waiting_ends_CS=weights.at_head(_dot(weights.last, waiting)),
@@ -158,6 +161,7 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
         + (_placeholders(model, workload, table, layers, rules) if placeholders else zero),
         gathered_CS=_gathered_in_turn(workload, table, weights, sharded),
         cast={},
+        recast={},
         reduced={},
         waiting={},
         waiting_ends_CS=zero,
@@ -319,9 +323,18 @@ def _whole(
 
 
 def _cast(workload: Workload, sharded: BoolArray) -> dict[str, FloatArray | float]:
-    """MindSpore: weights of layers that each micro-batch casts, or copies, without optimizer parallelism."""
+    """MindSpore: weights of layers that each micro-batch casts, or copies, without optimizer parallelism.
+
+    With it, too, where the type changes but not its width: such weights are gathered as they are stored.
+    """
     size = bytes_of(workload.compute_dtype)
-    return {name: size * (~sharded).astype(np.float64) for name in ("split", "whole")}
+    late = workload.params_dtype != workload.compute_dtype and size == bytes_of(workload.params_dtype)
+    return {name: size * (~sharded | late).astype(np.float64) for name in ("split", "whole")}
+
+
+def _recast(workload: Workload, sharded: BoolArray) -> dict[str, FloatArray | float]:
+    """MindSpore: of these, copies of gathered weights, which recomputing a layer does not make again."""
+    return {name: np.where(sharded, size, 0.0) for name, size in _cast(workload, sharded).items()}
 
 
 def _reduced(model: Model, workload: Workload, table: Strategies, copies: _Classes) -> FloatArray:
@@ -360,10 +373,11 @@ def _waiting(
 def _at_once(workload: Workload, table: Strategies, copies: _Classes) -> dict[str, FloatArray]:
     """MindSpore: bytes per weight of gradients that nothing accumulates, between their making and the update.
 
-    A gradient that is cast to the type of its parameter is reduced after that, all of them at the end of the backward
-    pass: both sides of the collectives stay.  Otherwise each is reduced as it is made, and the owner casts its share.
+    A gradient that is cast to the float32 type of its parameter is reduced after that, all of them at the end of the
+    backward pass: both sides of the collectives stay.  Otherwise, from bfloat16 to float16 as well, each is reduced as
+    it is made, and the owner casts its share.
     """
-    cast = workload.params_dtype != workload.compute_dtype
+    cast = bytes_of(workload.params_dtype) > bytes_of(workload.compute_dtype)
     own = {name: np.where(table.zero_level >= 1, number, 1.0) for name, number in copies.items()}
     both = 1.0 if cast else 0.0
     return {name: _FLOAT * (both + np.where(table.dp * table.cp > 1, 1.0 / n, 1.0 - both)) for name, n in own.items()}
