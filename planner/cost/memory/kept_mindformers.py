@@ -15,7 +15,6 @@ from planner.cost.memory.tensors import EndTensors, LayerTensors, Split, Tensor
 from planner.model.records import DENSE, LayerKind, Model, Workload
 
 _FLOAT = 4.0
-_GATHERED = ("attention input", "mlp input")  # of a norm's output, over tensor-parallel ranks
 _STATISTICS = 8.0  # the fused attention operator returns maximum and sum with a trailing axis of 8
 _INDEX = 8.0  # bytes of an int64
 _ORDERS = 4.0  # expert of each routed token, its two sorting orders and their inverse
@@ -35,7 +34,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
     if kind == DENSE:
         gathered = Tensor("mlp input", hidden, "whole", width)
         inner = _FLOAT if rules.float32_residual else width
-        found = _found(legacy, rules.selective_legacy)
+        found = _found(legacy, rules.selective_legacy) if rules.selective_operators else (False, False)
         mlp = (gathered, *_columns("mlp", float(model.ffn), (inner, width), "tensor", found))
         forward = _forward(model, (inner, width), legacy)
         backward, rebuilt = _backward(model, (inner, width)), _rebuilt(model, (inner, width))
@@ -43,11 +42,10 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         mlp, forward, backward = _experts(model, width), (), _experts_backward(model, width)
         rebuilt = _experts_rebuilt(model, width)
     kept = attention + mlp
-    if rules.selective_gathers:
-        kept = tuple(replace(tensor, selective=tensor.selective and tensor.name not in _GATHERED) for tensor in kept)
+    again = _gathered(kept) if rules.selective_gathers else ()
     return LayerTensors(
-        kept=kept,
-        cheap=(Tensor("norm outputs", 2.0 * hidden, "sequence", width),) if rules.selective_gathers else (),
+        kept=tuple(replace(tensor, selective=tensor.selective and tensor not in again) for tensor in kept),
+        cheap=tuple(replace(tensor, name="norm output", split="sequence") for tensor in again),
         full=(Tensor("layer input", hidden, "sequence", width),),
         forward=forward,
         backward=backward,
@@ -68,6 +66,11 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
 def _rebuilt_norms(hidden: float, width: float, narrow: bool) -> tuple[Tensor, ...]:
     """A legacy layer that is rebuilt holds the float32 casts of its norm inputs, which it does not keep otherwise."""
     return (Tensor("norm inputs in float32", 2.0 * hidden, "sequence", _FLOAT - width),) if narrow else ()
+
+
+def _gathered(kept: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Outputs of norms that tensor-parallel ranks gather."""
+    return tuple(t for t in kept if t.name in ("attention input", "mlp input") and t.split == "whole")
 
 
 def _rebuilt_mask(workload: Workload, rules: MemoryRules, *, fused: bool) -> tuple[Tensor, ...]:

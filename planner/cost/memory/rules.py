@@ -58,6 +58,8 @@ class MemoryRules:
     selective_legacy : bool
         Selective recompute takes effect in legacy networks of MindFormers.  With MindSpore 2.9 and MindFormers 1.9 it
         does not: the compiled graph keeps the activations it names.
+    selective_operators : bool
+        Layers that are recomputed selectively make cheap operators again.
     selective_gathers : bool
         Layers that are recomputed selectively gather the outputs of their norms again for the backward pass.
     vocabulary_split : bool
@@ -88,6 +90,7 @@ class MemoryRules:
     batch_parts: int = 1
     float32_residual: bool = False
     selective_legacy: bool = False
+    selective_operators: bool = True
     selective_gathers: bool = False
     vocabulary_split: bool = True
     fused_swiglu: bool = False
@@ -115,7 +118,9 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "halved-batches": {"batch_parts": 2},  # MindFormers micro_batch_interleave_num: 2
         "float32-residual": {"float32_residual": True},  # fp32_residual_connection: True
         "selective-legacy": {"selective_legacy": True},  # releases up to 1.5, see docs/memory.md
-        "selective-gathers": {"selective_gathers": True},  # the same, select_comm_recompute as select_recompute
+        "selective-gathers": {"selective_gathers": True},  # select_comm_recompute as select_recompute
+        # select_comm_recompute alone
+        "gathers-alone": {"selective_gathers": True, "selective_operators": False},
         "whole-vocabulary": {"vocabulary_split": False},  # MindFormers, legacy: vocab_emb_dp: True
         "fused-swiglu": {"fused_swiglu": True},  # bias_swiglu_fusion: True
         "fsdp": _FSDP,

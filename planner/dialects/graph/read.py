@@ -190,6 +190,10 @@ def _layers(section: Section, model: Model, pp: int, vpp: int) -> layout.Counts:
 def _recompute(document: Document, layers: layout.Counts, unread: list[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     section = Section(document, "recompute_config")
     full, select = section.any("recompute", default=False), section.any("select_recompute", default=False)
+    gathers = section.values.get("select_comm_recompute") or False
+    if gathers == select or not select:
+        section.read.add("select_comm_recompute")
+    select = select or gathers
     if Section(document, "swap_config").values.get("swap") and isinstance(full, list):
         raise SpecError(
             f"{section.where('recompute')}: with swap_config.swap the list holds layer numbers; it is not read."
@@ -295,7 +299,7 @@ def _workload(document: Document, section: Section, strategy: Strategy, *, legac
         flash_attention=section.flag("use_flash_attention", default=not legacy),
         switches=(
             *_switches(document, section, seq, legacy=legacy),
-            *_early_switches(document, strategy, early=early),
+            *_selective_switches(document, strategy, early=early, legacy=legacy),
         ),
         notes=(EARLY_NOTE,) if early else (),
     )
@@ -317,13 +321,19 @@ def _switches(document: Document, section: Section, seq: int, *, legacy: bool) -
     return tuple(name for name, on in found.items() if on)
 
 
-def _early_switches(document: Document, strategy: Strategy, *, early: bool) -> tuple[str, ...]:
-    """What selective recompute of a legacy network does in releases up to 1.5."""
-    if not early:
+def _selective_switches(document: Document, strategy: Strategy, *, early: bool, legacy: bool) -> tuple[str, ...]:
+    """What selective recompute does.
+
+    In legacy networks nothing since release 1.6; in mcore ones gathers are repeated where they are named.
+    """
+    if not any(strategy.recompute_selective) or (legacy and not early):
         return ()
-    section = Section(document, "recompute_config")
-    again = section.values.get("select_comm_recompute", False)
-    return ("selective-legacy", *(("selective-gathers",) if again == section.values.get("select_recompute") else ()))
+    values = Section(document, "recompute_config").values
+    operators, gathers = values.get("select_recompute") or False, values.get("select_comm_recompute") or False
+    if gathers and not operators:
+        return ("gathers-alone",)
+    repeated = ("selective-gathers",) if gathers and gathers == operators else ()
+    return ("selective-legacy", *repeated) if early else repeated
 
 
 def data_type(section: Section, default: str, *names: str) -> str:
