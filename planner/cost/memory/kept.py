@@ -34,8 +34,8 @@ class LayerBytes:
     forward, backward, backward_selective : array
         Alive in addition where the layer's forward and backward pass are widest; the last where cheap operators are
         recomputed.
-    copied : array
-        Constants of every recomputed layer, alive all the time.
+    always, copied : array
+        Alive all the time for every layer, and for every recomputed one.
     begun : array
         Made for every layer that is not recomputed when a backward pass begins.
     waiting : array
@@ -52,6 +52,7 @@ class LayerBytes:
     forward: FloatArray
     backward: FloatArray
     backward_selective: FloatArray
+    always: FloatArray
     copied: FloatArray
     begun: FloatArray
     waiting: FloatArray
@@ -92,8 +93,8 @@ def layer_bytes(
 
     ``working`` are those of the part of a micro-batch that runs at one time.
     ``cast`` are weights in the compute type that each micro-batch keeps for itself, ``recast`` those it keeps even of a
-    recomputed layer, ``reduced`` gradients that are on their way to their owners where the backward pass is widest, ``waiting`` those
-    that stay until it has left the stage.
+    recomputed layer, ``reduced`` gradients that are on their way to their owners where the backward pass is widest,
+    ``waiting`` those that stay until it has left the stage.
     """
     none, full = reduce_bytes(lists.kept, elements) + cast, reduce_bytes(lists.full, elements) + recast
     part = reduce_bytes(lists.kept, working) + cast - recast
@@ -107,6 +108,7 @@ def layer_bytes(
         forward=reduce_bytes(lists.forward, working),
         backward=np.maximum(backward, reduce_bytes(lists.backward_scores, working)),
         backward_selective=np.maximum(backward, reduce_bytes(lists.backward_scores_selective, working)),
+        always=reduce_bytes(lists.always, elements),
         copied=reduce_bytes(lists.copied, elements),
         begun=reduce_bytes(lists.begun, elements),
         waiting=waiting + np.zeros_like(none),

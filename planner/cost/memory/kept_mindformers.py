@@ -50,6 +50,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         forward=forward,
         backward=backward,
         backward_first=_backward_first(model, width) if kind == DENSE else (),
+        always=_received(model, width) if rules.ring_attention else (),
         copied=(_compressed_mask(1.0, rules),) if rules.compressed_mask and not is_glm(model, rules) else (),
         begun=() if kind == DENSE else _experts_begun(model, width),
         rebuilt=(
@@ -71,6 +72,12 @@ def _rebuilt_norms(hidden: float, width: float, narrow: bool) -> tuple[Tensor, .
 def _gathered(kept: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Outputs of norms that tensor-parallel ranks gather."""
     return tuple(t for t in kept if t.name in ("attention input", "mlp input") and t.split == "whole")
+
+
+def _received(model: Model, width: float) -> tuple[Tensor, ...]:
+    """Ring attention: a constant for every layer in the shape of the keys and values that a rank receives."""
+    att = model.attention
+    return (Tensor("shape of keys and values received", 2.0 * att.kv_heads * att.head_dim, "tensor", width),)
 
 
 def _rebuilt_mask(workload: Workload, rules: MemoryRules, *, fused: bool) -> tuple[Tensor, ...]:
@@ -101,17 +108,17 @@ def _attention(model: Model, width: float, rules: MemoryRules, *, repeated: bool
     """Inputs of the projections and of attention, as rotated and laid out by heads; its output before and after.
 
     ``repeated``: keys and values are repeated for every head, which mcore networks do with ``use_flash_attention:
-    False`` before they hand them to the same fused operator.  Ring attention keeps a rank's own keys and values.
+    False`` before they hand them to the same fused operator.  Ring attention keeps those that it
+    receives, too.
     """
-    split: Split = "tensor" if rules.ring_attention else "context"
     att = model.attention
     kv_heads = att.heads if att.kind == "mla" or repeated else att.kv_heads
     queries, keys = float(att.heads * att.head_dim), float(kv_heads * att.head_dim)
     out = float(att.heads * att.v_head_dim)
     core = (
         Tensor("query", queries, "tensor", width),
-        Tensor("key", keys, split, width),
-        Tensor("value", float(kv_heads * att.v_head_dim), split, width),
+        Tensor("key", keys, "context", width),
+        Tensor("value", float(kv_heads * att.v_head_dim), "context", width),
         Tensor("attention output", out, "tensor", width),
         Tensor("attention output by token", out, "alone", width),
         Tensor("softmax maximum and sum", 2.0 * _STATISTICS * att.heads, "tensor", _FLOAT),
@@ -400,6 +407,18 @@ def _whole_gradient(vocab: float, width: float) -> tuple[Tensor, ...]:
     return (Tensor("gradient of all logits and its cast", vocab, "unpiped", _FLOAT + width),)
 
 
+def _looked_up(hidden: float, width: float) -> Mapping[str, tuple[Tensor, ...]]:
+    """What legacy networks keep of the embedding beside the first layer's input: its float32 slice.
+
+    A recomputed layer slices for itself, so all of the sequence is kept for it.
+    """
+    whole = (
+        Tensor("embedding, not sliced", hidden, "global", width),
+        Tensor("layer input, the same", -hidden, "sequence", width),
+    )
+    return {"first": (Tensor("embedding in float32", hidden, "sequence", _FLOAT - width),), "first_rebuilt": whole}
+
+
 def _masks(workload: Workload, width: float, *, legacy: bool) -> tuple[tuple[Tensor, ...], ...]:
     """Masks of a micro-batch: kept always, where a layer is not recomputed, and where one is.
 
@@ -444,7 +463,7 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
         stage=stage,
         plain=plain,
         rebuilt=rebuilt,
-        first=(Tensor("embedding in float32", hidden, "sequence", _FLOAT - width),) if legacy and not glm else (),
+        **(_looked_up(hidden, width) if legacy and not glm else {}),
         last=(
             Tensor("final norm input in float32", hidden, "sequence", _FLOAT),
             Tensor("head input", hidden, "whole", _FLOAT if legacy else width),

@@ -115,6 +115,8 @@ class _Parts:
     gathered_CS: FloatArray
     idle_experts_CS: FloatArray
     ends_CS: FloatArray
+    first_CS: FloatArray
+    first_rebuilt_CS: FloatArray
     plain_CS: FloatArray
     rebuilt_CS: FloatArray
     loss_CS: FloatArray
@@ -292,13 +294,14 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
         count, some, whole = (layers.kept(kind, at) for at in (all_at, some_at, whole_at))
         kept = kept + ((count - some) * none + (some - whole) * selective + whole * full)
         of_kind, of_whole = layers.of_kind(kind, all_at), layers.of_kind(kind, whole_at)
-        constants = constants + of_whole * size.copied[:, None]
+        constants = constants + of_whole * size.copied[:, None] + layers.of_kind(kind, all_at) * size.always[:, None]
         forward = np.maximum(forward, size.forward[:, None] * (of_kind > 0))
         if kind == MOE:
             dispatch = (count - whole) * size.dispatch[:, None]
             gathered = parts.idle_experts_CS * (of_whole / np.maximum(of_kind, 1))
     again = full_CS + selective_CS
     kept = kept + parts.plain_CS * (again < parts.layers_CS) + parts.rebuilt_CS * (again > 0)
+    kept = kept + np.where(full_CS > 0, parts.first_rebuilt_CS, parts.first_CS)
     if parts.predicted_CS is not None:
         kept = kept + parts.predicted_CS * _predicted(parts, full_CS, selective_CS)
     backward, rebuilt = _backward(parts, (whole_at, some_at, all_at))
@@ -403,7 +406,9 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         lookup_CS=size["lookup"] * first_CS,
         shared_CS=refill * ~more_CS,
         refill_CS=refill * more_CS,
-        ends_CS=passes * size["stage"] + first_flight * size["first"] * first_CS + last_flight * size["last"] * last_CS,
+        ends_CS=passes * size["stage"] + last_flight * size["last"] * last_CS,
+        first_CS=first_flight * size["first"] * first_CS,
+        first_rebuilt_CS=first_flight * size["first_rebuilt"] * first_CS,
         plain_CS=passes * size["plain"],
         rebuilt_CS=passes * size["rebuilt"],
         loss_CS=np.maximum(

@@ -120,8 +120,8 @@ class LayerTensors:
     backward_scores, backward_scores_selective : tuple of Tensor
         The same where attention without a fused operator runs backward through its scores; the second where cheap
         operators are recomputed and the scores are among them.
-    copied : tuple of Tensor
-        Constants of every recomputed layer, alive all the time.
+    always, copied : tuple of Tensor
+        Alive all the time for every layer, and for every recomputed one.
     begun : tuple of Tensor
         Made for every layer that is not recomputed when the backward pass of a micro-batch begins.
     rebuilt, rebuilt_next : tuple of Tensor
@@ -139,6 +139,7 @@ class LayerTensors:
     backward_first: tuple[Tensor, ...] = ()
     backward_scores: tuple[Tensor, ...] = ()
     backward_scores_selective: tuple[Tensor, ...] = ()
+    always: tuple[Tensor, ...] = ()
     copied: tuple[Tensor, ...] = ()
     begun: tuple[Tensor, ...] = ()
     rebuilt: tuple[Tensor, ...] = ()
@@ -154,6 +155,8 @@ class EndTensors:
     ----------
     stage, first, last : tuple of Tensor
         Kept for the backward pass on every, the first and the last stage.
+    first_rebuilt : tuple of Tensor
+        In place of ``first`` where the first layer is recomputed.
     plain, rebuilt : tuple of Tensor
         Kept as ``stage`` is where a layer is not recomputed, and where one is, whole or in part.
     constant, chunk_constant : tuple of Tensor
@@ -180,6 +183,7 @@ class EndTensors:
 
     stage: tuple[Tensor, ...] = ()
     first: tuple[Tensor, ...] = ()
+    first_rebuilt: tuple[Tensor, ...] = ()
     last: tuple[Tensor, ...] = ()
     plain: tuple[Tensor, ...] = ()
     rebuilt: tuple[Tensor, ...] = ()
