@@ -113,9 +113,11 @@ def _attention(row: Mapping[str, Any], legacy: bool) -> Attention:
 
 
 def _workload(row: Mapping[str, Any]) -> Workload:
+    parts, pieces = row.get("interleave") or 1, row.get("seq_split") or 1
     switches = {
+        f"batch-parts={parts}": parts > 1,
+        f"sequence-pieces={pieces}": pieces > 1,
         "ring-attention": row.get("ring"),
-        "halved-batches": (row.get("interleave") or 1) > 1,
         "full-attention-mask": not row.get("ring")
         and not (row.get("mask_compression") or row["family"] == "deepseek3"),
         "float32-residual": row["fp32_residual"],

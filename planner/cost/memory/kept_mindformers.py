@@ -50,7 +50,7 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         forward=forward,
         backward=backward,
         backward_first=_backward_first(model, width) if kind == DENSE else (),
-        always=_received(model, width) if rules.ring_attention else (),
+        always=_received(model, width) if rules.ring_attention else _caches(model, width, rules),
         copied=(_compressed_mask(1.0, rules),) if rules.compressed_mask and not is_glm(model, rules) else (),
         begun=() if kind == DENSE else _experts_begun(model, width),
         rebuilt=(
@@ -78,6 +78,14 @@ def _received(model: Model, width: float) -> tuple[Tensor, ...]:
     """Ring attention: a constant for every layer in the shape of the keys and values that a rank receives."""
     att = model.attention
     return (Tensor("shape of keys and values received", 2.0 * att.kv_heads * att.head_dim, "tensor", width),)
+
+
+def _caches(model: Model, width: float, rules: MemoryRules) -> tuple[Tensor, ...]:
+    """Sequences in pieces: parameters that hold keys, values and their gradients between pieces, and a constant."""
+    if rules.sequence_pieces == 1:
+        return ()
+    keys = float(model.attention.kv_heads * model.attention.head_dim)
+    return (Tensor("keys and values of all pieces, their gradients and zeros", 5.0 * keys, "context", width),)
 
 
 def _rebuilt_mask(workload: Workload, rules: MemoryRules, *, fused: bool) -> tuple[Tensor, ...]:
@@ -433,6 +441,15 @@ def _masks(workload: Workload, width: float, *, legacy: bool) -> tuple[tuple[Ten
     return (cast,), (parted,), (unparted,)
 
 
+def _of_piece(model: Model, width: float) -> tuple[Tensor, ...]:
+    """What a piece of a sequence keeps beside its layers: where its keys and values belong, cosine and sine."""
+    keys = float(model.attention.kv_heads * model.attention.head_dim)
+    return (
+        Tensor("places of keys and values", keys, "context", width),
+        Tensor("cosine and sine of a piece", 2.0 * _rotated(model), "whole", _FLOAT),
+    )
+
+
 def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTensors:
     """What stages keep and need beside their layers."""
     hidden, vocab, seq = float(model.hidden), float(model.vocab), float(workload.seq)
@@ -450,14 +467,16 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     if glm:
         constant = (Tensor("triangle and one mask for all batches", seq * seq, "once", 4.0 + 1.0),)
     elif rules.compressed_mask:
-        constant = (_compressed_mask(float(model.layers), rules),)
+        constant = (_compressed_mask(float(model.layers) if rules.sequence_pieces == 1 else 1.0, rules),)
     else:
         per_chunk.append(Tensor("triangle", seq * seq, "once", width))
         refill = (Tensor("triangle of a batch", seq * seq, "once", width),)
         stage, plain, rebuilt = _masks(workload, width, legacy=legacy)
         start = (Tensor("masks of a batch while they are built", 2.0 * seq, "global", width),)
         sent = (Tensor("output sent and its copy", 2.0 * hidden, "sequence", width),)
-    losses, parts = 1.0 + model.mtp_layers, float(rules.batch_parts)
+    if rules.sequence_pieces > 1:
+        stage = (*stage, *_of_piece(model, width))
+    losses, parts = (1.0 + model.mtp_layers) * rules.sequence_pieces, float(rules.batch_parts)
     exchanged = () if legacy else _exchanged(vocab, width)
     return EndTensors(
         stage=stage,

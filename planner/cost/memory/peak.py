@@ -102,6 +102,7 @@ class _Parts:
     predicted_CS: FloatArray | None
     predictor: tuple[FloatArray, FloatArray]
     passes_CS: FloatArray
+    pieces_CS: FloatArray
     start_CS: FloatArray
     first_start_CS: FloatArray
     begins_CS: BoolArray
@@ -247,7 +248,7 @@ def _assemble(parts: _Parts, table: Strategies) -> Memory:
         terms={name: _frozen(terms[name]) for name in TERMS},
         static_bytes_CS=_frozen(parts.static_CS * mask),
         peak_bytes_CS=_frozen(peak * mask),
-        in_flight_CS=_frozen(parts.layers.in_flight_CS),
+        in_flight_CS=_frozen(parts.layers.in_flight_CS * parts.pieces_CS),
         moment_CS=moment,
     )
 
@@ -292,12 +293,12 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
     for kind, size in parts.bytes_by_kind.items():
         none, selective, full = (x[:, None] for x in (size.none, size.selective, size.full))
         count, some, whole = (layers.kept(kind, at) for at in (all_at, some_at, whole_at))
-        kept = kept + ((count - some) * none + (some - whole) * selective + whole * full)
+        kept = kept + parts.pieces_CS * ((count - some) * none + (some - whole) * selective + whole * full)
         of_kind, of_whole = layers.of_kind(kind, all_at), layers.of_kind(kind, whole_at)
         constants = constants + of_whole * size.copied[:, None] + layers.of_kind(kind, all_at) * size.always[:, None]
         forward = np.maximum(forward, size.forward[:, None] * (of_kind > 0))
         if kind == MOE:
-            dispatch = (count - whole) * size.dispatch[:, None]
+            dispatch = parts.pieces_CS * (count - whole) * size.dispatch[:, None]
             gathered = parts.idle_experts_CS * (of_whole / np.maximum(of_kind, 1))
     again = full_CS + selective_CS
     kept = kept + parts.plain_CS * (again < parts.layers_CS) + parts.rebuilt_CS * (again > 0)
@@ -368,10 +369,11 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         f.name: reduce_bytes(getattr(ends, f.name), working if f.name in _PASSING else elements)[:, None]
         for f in fields(ends)
     }
-    first_flight, last_flight, passes = layers.flights_CS()
+    pieces = _pieces(table, layers, rules)
+    first_flight, last_flight, passes = (flight * pieces for flight in layers.flights_CS())
     chunks = table.vpp[:, None]
     split = (table.schedule == SCHEDULES.index("zero_bubble_v"))[:, None]
-    more_CS, refill = table.micro_batches[:, None] * chunks > passes, chunks * size["refill"]
+    more_CS, refill = table.micro_batches[:, None] * chunks * rules.sequence_pieces > passes, chunks * size["refill"]
     return _Parts(
         layers=layers,
         layers_CS=table.layers_CS,
@@ -380,6 +382,7 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         predicted_CS=model.mtp_layers * last_flight * last_CS if model.mtp_layers else None,
         predictor=(size["predictor"], size["predictor_full"]),
         passes_CS=passes,
+        pieces_CS=pieces,
         first_start_CS=size["start"] + size["labels"] * last_CS,
         begins_CS=(passes == 2.0) & ~more_CS,
         start_CS=size["start"]
@@ -420,6 +423,19 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         waiting_CS=kept.waiting_ends_CS,
         update_CS=kept.update_CS,
     )
+
+
+def _pieces(table: Strategies, layers: StageLayers, rules: MemoryRules) -> FloatArray:
+    """Pieces of sequences in flight for each micro-batch that would be, shape (C, S).
+
+    The backward pass of a sequence begins with its last piece, so all of them are in flight before it, and one for
+    each stage behind.
+    """
+    whole = layers.flights_CS()[2]
+    if rules.sequence_pieces == 1:
+        return np.ones_like(whole)
+    number = np.minimum(whole + rules.sequence_pieces - 1.0, rules.sequence_pieces * table.micro_batches[:, None])
+    return np.where(whole > 0, number / np.maximum(whole, 1.0), 1.0)
 
 
 def _add(terms: Iterable[FloatArray]) -> FloatArray:

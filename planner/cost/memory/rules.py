@@ -52,6 +52,9 @@ class MemoryRules:
     batch_parts : int
         Parts into which MindFormers cuts a micro-batch; they run one after the other in the same pass, and what each
         keeps waits for the backward pass of all.
+    sequence_pieces : int
+        Pieces into which MindFormers cuts a sequence; they go through the pipeline one after the other, and each keeps
+        the keys and values of all before it.
     float32_residual : bool
         Residuals are float32, and with them what lies between the norms and the casts of the next projection
         (MindFormers); the inner products still run in the compute type.
@@ -88,6 +91,7 @@ class MemoryRules:
     compressed_mask: bool = True
     ring_attention: bool = False
     batch_parts: int = 1
+    sequence_pieces: int = 1
     float32_residual: bool = False
     selective_legacy: bool = False
     selective_operators: bool = True
@@ -115,7 +119,6 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
         "full-attention-mask": {"compressed_mask": False},  # MindFormers use_attn_mask_compression: False
         "ring-attention": {"ring_attention": True},  # MindFormers use_ring_attention: True
-        "halved-batches": {"batch_parts": 2},  # MindFormers micro_batch_interleave_num: 2
         "float32-residual": {"float32_residual": True},  # fp32_residual_connection: True
         "selective-legacy": {"selective_legacy": True},  # releases up to 1.5, see docs/memory.md
         "selective-gathers": {"selective_gathers": True},  # select_comm_recompute as select_recompute
@@ -133,6 +136,14 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "plain-dryrun": {"optimizer_runs": False},
         "frozen-weights": {"frozen_weights": True},
         "no-expert-tensor-parallel": {"expert_tensor_parallel": False},
+    }
+)
+
+#: Switches that carry a number, ``name=4``, and the rule that it sets.
+NUMBERED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "batch-parts": "batch_parts",  # MindFormers micro_batch_interleave_num
+        "sequence-pieces": "sequence_pieces",  # MindFormers, legacy: seq_split_num
     }
 )
 
@@ -158,7 +169,8 @@ def _plain(framework: Framework) -> MemoryRules:
 def _rules(framework: str, switches: tuple[str, ...]) -> MemoryRules:
     rules = _plain(frameworks.of(framework))
     for switch in switches:
-        rules = replace(rules, **SWITCHES.get(switch, {}))
+        name, _, value = switch.partition("=")
+        rules = replace(rules, **({NUMBERED[name]: int(value)} if name in NUMBERED else SWITCHES.get(name, {})))
     return rules
 
 

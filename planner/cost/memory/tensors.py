@@ -3,7 +3,7 @@
 The lists of tensors depend on the model only.  `reduce_bytes` sums them by split before any candidate is looked at, so
 the cost of a table does not grow with the number of tensors.
 
-Tokens of one rank and micro-batch: ``T = micro_batch_size * seq / cp``.
+Tokens of one rank and micro-batch: ``T = micro_batch_size * seq / cp``; of a piece, where sequences are cut in pieces.
 
 =========  ========================  ==================================================================
 split      elements per rank         tensors
@@ -17,7 +17,7 @@ alone      T w / tp, 0 with cp > 1   second copies made only without context par
 routed     T topk w / tp             tokens sent to experts; does not change with ep
 received   T topk w, / tp unless     tokens as the experts' matrix products see them
            experts are split over tp
-context    T cp w / tp               keys and values gathered over cp
+context    T cp w / tp               keys and values of the whole sequence
 rows       T w, 0 with cp > 1        an attention mask that nothing parts
 parted     T u w, 0 without cp       rows of an attention mask on one context-parallel rank: Ulysses exchanges
                                      heads for u times the queries
@@ -209,7 +209,8 @@ def tokens(workload: Workload, table: Strategies) -> FloatArray:
 
 def split_elements(model: Model, workload: Workload, table: Strategies, rules: MemoryRules) -> dict[Split, FloatArray]:
     """Elements of a one-wide tensor on one rank for each way of splitting it, shape (C,) [count]."""
-    count = tokens(workload, table)
+    pieces = rules.sequence_pieces
+    count = tokens(workload, table) / pieces
     sequence = count / np.where(table.sequence_parallel, table.tp, 1)
     tensor = count / table.tp
     exchanging = tensor * ((table.dp > 1) & (table.cp > 1))
@@ -222,7 +223,7 @@ def split_elements(model: Model, workload: Workload, table: Strategies, rules: M
         "alone": tensor * (table.cp == 1),
         "routed": routed,
         "received": routed * (table.tp if rules.expert_tensor_parallel else 1),
-        "context": tensor * table.cp,
+        "context": tensor * table.cp * pieces,
         "rows": count * (table.cp == 1),
         "parted": count * table.ulysses_degree * (table.cp > 1),
         "unparted": count * table.cp * (table.cp > 1),

@@ -145,15 +145,17 @@ def _strategy(document: Document, model_section: Section, model: Model, unread: 
         schedule=_schedule(parallel, vpp, legacy=legacy),
     )
     if degrees.integer("seq_split_num", default=1, least=1) > 1:
-        unread.append("parallel_config.seq_split_num: splitting sequences through the pipeline is not modelled")
+        unread.append(
+            "parallel_config.seq_split_num: memory counts the pieces, the seconds do not (their bubble is long)"
+        )
     _leftovers(document, degrees, parallel, unread)
     return strategy
 
 
 def _schedule(parallel: Section, vpp: int, *, legacy: bool) -> str:
-    """Schedule that runs: mcore networks take one slice of a sequence only, with which seqpipe is 1F1B."""
+    """Schedule that runs: with one slice of a sequence, all that mcore networks take, and one chunk seqpipe is 1F1B."""
     schedule = layout.schedule_of(parallel.any("pipeline_config"), vpp)
-    if schedule == "seqpipe" and not legacy:
+    if schedule == "seqpipe" and (vpp == 1 or not legacy):
         return "interleaved" if vpp > 1 else "1f1b"
     return schedule
 
@@ -236,8 +238,6 @@ def _batches(document: Document, degrees: Section, pp: int, unread: list[str]) -
     if pp > 1 and accumulation > 1:
         unread.append("runner_config.gradient_accumulation_steps: ignored with a pipeline; micro_batch_num counts")
     interleave = Section(document).integer("micro_batch_interleave_num", default=1, least=1)
-    if interleave > 2:
-        unread.append("micro_batch_interleave_num: more than 2 parts are counted as 2 that are so much larger")
     return batch_size * interleave, micro if pp > 1 else accumulation
 
 
@@ -310,11 +310,15 @@ def _switches(document: Document, section: Section, seq: int, *, legacy: bool) -
     values = section.values
     compressed = any(values.get(f"use_{kind}attn_mask_compression") is True for kind in ("", "eod_"))
     ring = values.get("use_ring_attention") is True
+    degrees = Section(document, "parallel_config")
+    parts = Section(document).integer("micro_batch_interleave_num", default=1, least=1)
+    pieces = degrees.integer("seq_split_num", default=1, least=1) if legacy else 1
     found = {
+        f"batch-parts={parts}": parts > 1,
+        f"sequence-pieces={pieces}": pieces > 1,
         "ring-attention": ring,
-        "halved-batches": Section(document).integer("micro_batch_interleave_num", default=1, least=1) > 1,
         "full-attention-mask": not ring and not compressed and seq >= LEAST_COMPRESSED_SEQ,
-        "whole-vocabulary": legacy and Section(document, "parallel_config").flag("vocab_emb_dp", default=True),
+        "whole-vocabulary": legacy and degrees.flag("vocab_emb_dp", default=True),
         "fused-swiglu": values.get("bias_swiglu_fusion") is True or values.get("hidden_act") == "fusedswiglu",
         "float32-residual": values.get("fp32_residual_connection") is True,
     }
