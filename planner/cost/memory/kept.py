@@ -36,6 +36,8 @@ class LayerBytes:
         recomputed.
     always, copied : array
         Alive all the time for every layer, and for every recomputed one.
+    recast : array
+        Gathered weights of a recomputed layer that stay to be cast again.
     begun : array
         Made for every layer that is not recomputed when a backward pass begins.
     waiting : array
@@ -54,6 +56,7 @@ class LayerBytes:
     backward_selective: FloatArray
     always: FloatArray
     copied: FloatArray
+    recast: FloatArray
     begun: FloatArray
     waiting: FloatArray
     rebuilt: FloatArray
@@ -92,12 +95,12 @@ def layer_bytes(
     """Bytes of a layer for each candidate, from its tensors and the candidates' `split_elements`.
 
     ``working`` are those of the part of a micro-batch that runs at one time.
-    ``cast`` are weights in the compute type that each micro-batch keeps for itself, ``recast`` those it keeps even of a
-    recomputed layer, ``reduced`` gradients that are on their way to their owners where the backward pass is widest,
+    ``cast`` are weights in the compute type that each micro-batch keeps for itself unless the layer is recomputed,
+    ``recast`` gathered weights that stay where it is, to be cast again, ``reduced`` gradients that are on their way to their owners where the backward pass is widest,
     ``waiting`` those that stay until it has left the stage.
     """
-    none, full = reduce_bytes(lists.kept, elements) + cast, reduce_bytes(lists.full, elements) + recast
-    part = reduce_bytes(lists.kept, working) + cast - recast
+    none, full = reduce_bytes(lists.kept, elements) + cast, reduce_bytes(lists.full, elements)
+    part = reduce_bytes(lists.kept, working) + cast
     rebuilt = part + np.maximum(reduce_bytes(lists.rebuilt, working), reduce_bytes(lists.rebuilt_scores, working))
     backward = np.maximum(reduce_bytes(lists.backward, working) + reduced, reduce_bytes(lists.backward_first, working))
     return LayerBytes(
@@ -110,6 +113,7 @@ def layer_bytes(
         backward_selective=np.maximum(backward, reduce_bytes(lists.backward_scores_selective, working)),
         always=reduce_bytes(lists.always, elements),
         copied=reduce_bytes(lists.copied, elements),
+        recast=recast + np.zeros_like(none),
         begun=reduce_bytes(lists.begun, elements),
         waiting=waiting + np.zeros_like(none),
         rebuilt=rebuilt,

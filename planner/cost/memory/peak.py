@@ -297,9 +297,10 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
         of_kind, of_whole = layers.of_kind(kind, all_at), layers.of_kind(kind, whole_at)
         constants = constants + of_whole * size.copied[:, None] + layers.of_kind(kind, all_at) * size.always[:, None]
         forward = np.maximum(forward, size.forward[:, None] * (of_kind > 0))
+        gathered = gathered + of_whole * size.recast[:, None]
         if kind == MOE:
             dispatch = parts.pieces_CS * (count - whole) * size.dispatch[:, None]
-            gathered = parts.idle_experts_CS * (of_whole / np.maximum(of_kind, 1))
+            gathered = gathered + parts.idle_experts_CS * (of_whole / np.maximum(of_kind, 1))
     again = full_CS + selective_CS
     kept = kept + parts.plain_CS * (again < parts.layers_CS) + parts.rebuilt_CS * (again > 0)
     kept = kept + np.where(full_CS > 0, parts.first_rebuilt_CS, parts.first_CS)

@@ -51,8 +51,8 @@ class Stored:
     gathered_CS : array
         Parameters in the compute type, whole, from forward to backward.
     cast, recast : mapping of kind to array, shape (C,)
-        Parameters of a layer in the compute type that each micro-batch makes for itself, and what of them stays where
-        the layer is recomputed.
+        Parameters of a layer in the compute type that each micro-batch makes for itself, and what is gathered for
+        them and stays where the layer is recomputed.
     reduced : mapping of kind to array, shape (C,)
         Gradient of a layer's last projection, whole, and this rank's share of it while it is reduced to its owners.
     waiting : mapping of kind to array, shape (C,)
@@ -333,7 +333,7 @@ def _cast(workload: Workload, sharded: BoolArray) -> dict[str, FloatArray | floa
 
 
 def _recast(workload: Workload, sharded: BoolArray) -> dict[str, FloatArray | float]:
-    """MindSpore: of these, copies of gathered weights, which recomputing a layer does not make again."""
+    """MindSpore: of these, what is gathered: it stays for recomputed layers, which cast it again."""
     return {name: np.where(sharded, size, 0.0) for name, size in _cast(workload, sharded).items()}
 
 

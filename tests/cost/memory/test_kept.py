@@ -19,7 +19,7 @@ from planner.model.records import Attention, LayerKind, Model, Workload
 def kept(model: Model, workload: Workload, strategy: Strategy, kind: LayerKind = "dense"):
     rules = rules_for(workload)
     elements = split_elements(model, workload, Strategies.of([strategy]), rules)
-    return layer_bytes(layer_tensors(model, workload, kind, rules), elements)
+    return layer_bytes(layer_tensors(model, workload, kind, rules), elements, elements)
 
 
 def gpt(hidden: int, heads: int) -> Model:
