@@ -193,7 +193,8 @@ def _llama(point: Point) -> dict[str, Any]:
         "softmax_compute_type": "float32", "rotary_dtype": "float32", "param_init_type": point.param_dtype,
         "use_past": False, "scaling_factor": 1.0, "theta": 500000, "extend_method": "None",
         "use_attn_mask_compression": point.mask_compression,
-        "use_flash_attention": point.flash, "use_ring_attention": point.ring, "offset": point.offset, "fine_grain_interleave": 1, "checkpoint_name_or_path": "",
+        "use_flash_attention": point.flash, "use_ring_attention": point.ring, "offset": point.offset,
+        "fine_grain_interleave": 1, "checkpoint_name_or_path": "",
     }  # fmt: skip
     return {"model_config": model, "arch": {"type": "LlamaForCausalLM"}}
 

@@ -96,8 +96,8 @@ def layer_bytes(
 
     ``working`` are those of the part of a micro-batch that runs at one time.
     ``cast`` are weights in the compute type that each micro-batch keeps for itself unless the layer is recomputed,
-    ``recast`` gathered weights that stay where it is, to be cast again, ``reduced`` gradients that are on their way to their owners where the backward pass is widest,
-    ``waiting`` those that stay until it has left the stage.
+    ``recast`` gathered weights that stay where it is, to be cast again, ``reduced`` gradients that are on their way to
+    their owners where the backward pass is widest, ``waiting`` those that stay until it has left the stage.
     """
     none, full = reduce_bytes(lists.kept, elements) + cast, reduce_bytes(lists.full, elements)
     part = reduce_bytes(lists.kept, working) + cast

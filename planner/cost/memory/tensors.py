@@ -29,7 +29,7 @@ regrouped  T g w / tp, g = min(dp,   logits that MindFormers exchanges between d
 exchanging T w / tp, 0 unless both   logits before that exchange
            > 1
 left       T g w / tp, twice where   what that exchange leaves at the loss
-           dp >= cp
+           dp = cp
 expert     w / ep                    copies of expert weights, one for every micro-batch
 weights    w / tp                    weights of a projection and their gradients
 once       w                         independent of tokens
@@ -231,7 +231,7 @@ def split_elements(model: Model, workload: Workload, table: Strategies, rules: M
         "unpiped": count * (table.pp == 1),
         "regrouped": exchanging * np.minimum(table.dp, table.cp),
         "exchanging": exchanging,
-        "left": exchanging * np.minimum(table.dp, table.cp) * np.where(table.dp >= table.cp, 2, 1),
+        "left": exchanging * np.minimum(table.dp, table.cp) * np.where(table.dp == table.cp, 2, 1),
         "expert": 1.0 / table.ep,
         "weights": 1.0 / table.tp,
         "once": np.ones_like(count),
