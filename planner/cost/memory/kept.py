@@ -13,6 +13,7 @@ import numpy as np
 
 from planner.cost.memory import kept_megatron as memory_megatron
 from planner.cost.memory import kept_mindformers as memory_mindformers
+from planner.cost.memory import kept_pynative as memory_pynative
 from planner.cost.memory.rules import MemoryRules
 from planner.cost.memory.tensors import EndTensors, LayerTensors, Split, reduce_bytes, tokens
 from planner.cost.strategies import FloatArray, IntArray
@@ -68,6 +69,8 @@ class LayerBytes:
 
 
 def _lists(rules: MemoryRules) -> ModuleType:
+    if rules.layout == "pynative":
+        return memory_pynative
     return memory_mindformers if rules.layout in ("mcore", "legacy") else memory_megatron
 
 

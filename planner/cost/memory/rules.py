@@ -26,7 +26,7 @@ class MemoryRules:
 
     Attributes
     ----------
-    layout : {"mcore", "legacy", "megatron", "mindspeed", "fsdp"}
+    layout : {"mcore", "legacy", "pynative", "megatron", "mindspeed", "fsdp"}
         Which kept tensors are listed, see ``planner.cost.memory.kept``.
     sharded_weights : bool
         MindSpore's optimizer parallelism: ZeRO level 1 and above also splits the stored parameters, which are gathered
@@ -70,6 +70,9 @@ class MemoryRules:
         ``vocab_emb_dp`` there), otherwise every rank holds them whole.
     fused_swiglu : bool
         The gated activation is one operator that keeps only its input.
+    casts_weights : bool
+        Each product casts its weight to the compute type and keeps the cast for its backward pass (MindFormers'
+        PyNative ``Linear``).
     swap_frees : bool
         Swapped optimizer states are away from the device between updates; False: the compiled step of MindFormers
         holds a place for them all the time and loads them into a second one (docs/memory.md).
@@ -98,6 +101,7 @@ class MemoryRules:
     selective_gathers: bool = False
     vocabulary_split: bool = True
     fused_swiglu: bool = False
+    casts_weights: bool = False
     swap_frees: bool = True
     optimizer_runs: bool = True
     frozen_weights: bool = False
@@ -160,6 +164,7 @@ def _plain(framework: Framework) -> MemoryRules:
         fused_cross_entropy=framework.fused_loss,
         fused_swiglu=framework.transformer_engine,
         gradient_placeholders=framework.transformer_engine,
+        casts_weights=framework.tensors == "pynative",
         swap_frees=not framework.graph,
         workspace_bytes=_WORKSPACES if framework.transformer_engine else 0.0,
     )

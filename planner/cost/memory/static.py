@@ -159,8 +159,8 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
         static=static,
         always_CS=rules.workspace_bytes
         + (_placeholders(model, workload, table, layers, rules) if placeholders else zero),
-        gathered_CS=_gathered_in_turn(workload, table, weights, sharded),
-        cast={},
+        gathered_CS=_gathered_in_turn(workload, table, weights, sharded, rules),
+        cast={kind: _dot(weights.layer[kind], _kept_casts(workload, rules)) for kind in model.kinds},
         recast={},
         reduced={},
         waiting={},
@@ -332,6 +332,12 @@ def _cast(workload: Workload, sharded: BoolArray) -> dict[str, FloatArray | floa
     return {name: size * (~sharded | late).astype(np.float64) for name in ("split", "whole")}
 
 
+def _kept_casts(workload: Workload, rules: MemoryRules) -> dict[str, FloatArray | float]:
+    """Operator by operator: casts of weights that a micro-batch keeps for its backward pass."""
+    cast = rules.casts_weights and workload.params_dtype != workload.compute_dtype
+    return {name: bytes_of(workload.compute_dtype) * cast for name in ("split", "whole", "experts")}
+
+
 def _recast(workload: Workload, sharded: BoolArray) -> dict[str, FloatArray | float]:
     """MindSpore: of these, what is gathered: it stays for recomputed layers, which cast it again."""
     return {name: np.where(sharded, size, 0.0) for name, size in _cast(workload, sharded).items()}
@@ -423,9 +429,15 @@ def _embedding_early(
     return weights.at_first(_FLOAT * early * weights.first["embedding"] / own)
 
 
-def _gathered_in_turn(workload: Workload, table: Strategies, weights: _Weights, sharded: BoolArray) -> FloatArray:
-    """ZeRO level 3: two layers (this and the next) and the tables, shape (C, S)."""
-    size: FloatArray = bytes_of(workload.compute_dtype) * sharded.astype(np.float64)
+def _gathered_in_turn(
+    workload: Workload, table: Strategies, weights: _Weights, sharded: BoolArray, rules: MemoryRules
+) -> FloatArray:
+    """ZeRO level 3: two layers (this and the next) and the tables, shape (C, S).
+
+    In the compute type, or as they are stored where each product casts its own.
+    """
+    stored_as = workload.params_dtype if rules.casts_weights else workload.compute_dtype
+    size: FloatArray = bytes_of(stored_as) * sharded.astype(np.float64)
     layers = weights.spread({"split": size, "whole": size, "norms": size, "experts": size})
     share = np.minimum(2.0, table.layers_CS) / np.maximum(table.layers_CS, 1)
     return share * layers + weights.spread({"embedding": size, "head": size})
