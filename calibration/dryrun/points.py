@@ -283,7 +283,7 @@ def _mixed_moe() -> Iterator[Point]:
     wide = {**_WIDE, "experts": 32, "topk": 8, "moe_ffn": 768}
     yield from _both_ends(replace(MOE, **wide | {"ffn": 3072}, dp=8, ep=8, recompute=[1, 1]))
     yield from _both_ends(replace(MOE, **wide | {"ffn": 3072}, tp=4, layers=4, recompute=True))
-    yield replace(MOE, **wide, dp=8, ep=8, layers=4, recompute=True, mask_compression=True)
+    yield replace(MOE, **wide | {"ffn": 3072}, dp=8, ep=8, layers=4, recompute=True, mask_compression=True)
     yield replace(MOE, experts=32, topk=8, dp=8, ep=8, layers=8, recompute=[2, 2], mask_compression=True)
     yield replace(MOE, experts=32, topk=8, layers=16, recompute=True)
 

@@ -146,8 +146,8 @@ def test_llama_2_mlp_width_without_multiplier():
         (QWEN3_STYLE, "offset: [-1", "pp_interleave_num: 2\n    offset: [-1", "pipeline_interleave is not True"),
         (QWEN3_STYLE, "use_parallel: True", "use_parallel: False", "would run on one device"),
         (QWEN3_STYLE, "use_parallel: True", "base_config: other.yaml", "base_config"),
-        (QWEN3_STYLE, "recompute: True", "recompute: False, select_recompute: [1, 1, 1, 1], "
-         "select_comm_recompute: [1, 0, 0, 0]", "select_comm_recompute"),
+        (QWEN3_STYLE, "select_recompute: False", "select_recompute: True, select_comm_recompute: [1, 0, 0, 0]",
+         "select_comm_recompute"),
         (LLAMA_STYLE, "select_recompute: False", "select_recompute: ['feed_forward\\.mul']", "operator patterns"),
         (LLAMA_STYLE, "batch_size: 1}", "batch_size: 1, gradient_accumulation_steps: 4}", "ignored with a pipeline"),
         (LLAMA_STYLE, "batch_size: 1}", "batch_size: 1, batch_size: 1}", "given twice"),
