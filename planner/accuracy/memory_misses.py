@@ -9,14 +9,9 @@ from planner.observe.published import TruthRow
 #: Case of measurements/memory-cases.csv: words of its source, so that another file's rows are not mistaken for it, and
 #: the reason.
 _REASONS: Final = {
-    "F12": (
-        "qwen2.5_72B_32K.yaml",
-        "its file gathers again on 6, 2 and 1 layers of the first stages (select_comm_recompute), fewer than it recomputes "
-        "selectively, which is not counted",
-    ),
     "F17": (
         "finetune_qwen2_5_7b_8k.yaml",
-        "0.5 % over: its loss holds two float32 tensors that the file's jit_level O1 may fuse; the lists are those of O0",
+        "0.5 % over: its loss holds two float32 tensors that the file's jit_level O1 may fuse; lists are those of O0",
     ),
     "I03": (
         "flattened gradient copy",

@@ -66,7 +66,7 @@ class Improved:
 
 def after_change(workload: Workload) -> Workload:
     """The workload of the file that `improve` makes: it cuts neither batches nor sequences and gathers once."""
-    gone = ("batch-parts", "sequence-pieces", "selective-gathers", "gathers-alone")
+    gone = ("batch-parts", "sequence-pieces", "gathers", "gathers-alone")
     return replace(workload, switches=tuple(s for s in workload.switches if s.partition("=")[0] not in gone))
 
 

@@ -136,8 +136,14 @@ def _workload(row: Mapping[str, Any]) -> Workload:
 def _gathers(row: Mapping[str, Any]) -> dict[str, bool]:
     """Switches of repeated gathers, which legacy networks compile without effect."""
     again = bool(row.get("select_comm")) and row["dialect"] != "legacy"
-    return {"selective-gathers": again and bool(row["select_recompute"]),
-            "gathers-alone": again and not row["select_recompute"]}  # fmt: skip
+    layers = _layers(row)
+    counts = _counts(
+        row.get("select_comm") or False, tuple(sum(chunk[s] for chunk in layers) for s in range(row["pp"]))
+    )
+    return {
+        "gathers-alone": again and not row["select_recompute"],
+        "gathers=" + ",".join(map(str, counts)): again,
+    }
 
 
 def _layers(row: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:

@@ -30,6 +30,8 @@ class LayerBytes:
     ----------
     none, selective, full : array
         Kept for backward without recompute, with cheap operators recomputed, and with the whole layer recomputed.
+    saved : array
+        Of ``selective``, what is not kept where gathers are repeated.
     dispatch : array
         Part of ``none`` that holds routed tokens.
     forward, backward, backward_selective : array
@@ -51,6 +53,7 @@ class LayerBytes:
     none: FloatArray
     selective: FloatArray
     full: FloatArray
+    saved: FloatArray
     dispatch: FloatArray
     forward: FloatArray
     backward: FloatArray
@@ -108,7 +111,8 @@ def layer_bytes(
     backward = np.maximum(reduce_bytes(lists.backward, working) + reduced, reduce_bytes(lists.backward_first, working))
     return LayerBytes(
         none=none,
-        selective=reduce_bytes((*(t for t in lists.kept if t.selective), *lists.cheap), elements) + cast,
+        selective=reduce_bytes((t for t in lists.kept if t.selective), elements) + cast,
+        saved=reduce_bytes(lists.saved, elements),
         full=full,
         dispatch=reduce_bytes((t for t in lists.kept if t.dispatch), elements),
         forward=reduce_bytes(lists.forward, working),

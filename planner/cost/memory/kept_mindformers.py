@@ -42,10 +42,10 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         mlp, forward, backward = _experts(model, width), (), _experts_backward(model, width)
         rebuilt = _experts_rebuilt(model, width)
     kept = attention + mlp
-    again = _gathered(kept) if rules.selective_gathers else ()
+    again = _gathered(kept)
     return LayerTensors(
-        kept=tuple(replace(tensor, selective=tensor.selective and tensor not in again) for tensor in kept),
-        cheap=tuple(replace(tensor, name="norm output", split="sequence") for tensor in again),
+        kept=kept,
+        saved=(*again, *(replace(tensor, width=-tensor.width, split="sequence") for tensor in again)),
         full=(Tensor("layer input", hidden, "sequence", width),),
         forward=forward,
         backward=backward,

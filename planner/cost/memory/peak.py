@@ -103,6 +103,7 @@ class _Parts:
     predictor: tuple[FloatArray, FloatArray]
     passes_CS: FloatArray
     pieces_CS: FloatArray
+    gathers_CS: IntArray
     start_CS: FloatArray
     first_start_CS: FloatArray
     begins_CS: BoolArray
@@ -138,7 +139,7 @@ class _Parts:
             **{
                 f.name: getattr(self, f.name)[rows]
                 for f in fields(self)
-                if f.type in ("FloatArray", "BoolArray") or f.name == "layers_CS"
+                if f.type in ("FloatArray", "BoolArray") or f.name in ("layers_CS", "gathers_CS")
             },
         )
 
@@ -287,13 +288,16 @@ def _peak_CS(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> FloatA
 def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _Layers:
     """What the layers of each stage add up to when the first ``full_CS`` are recomputed whole, the next selectively."""
     layers = parts.layers
-    whole_at, some_at, all_at = (layers.places(n) for n in (full_CS, full_CS + selective_CS, parts.layers_CS))
+    again_CS = full_CS + np.minimum(selective_CS, parts.gathers_CS)
+    numbers = (full_CS, again_CS, full_CS + selective_CS, parts.layers_CS)
+    whole_at, again_at, some_at, all_at = (layers.places(number) for number in numbers)
     kept, forward = np.zeros(full_CS.shape), np.zeros(full_CS.shape)
     gathered = dispatch = constants = kept
     for kind, size in parts.bytes_by_kind.items():
         none, selective, full = (x[:, None] for x in (size.none, size.selective, size.full))
         count, some, whole = (layers.kept(kind, at) for at in (all_at, some_at, whole_at))
         kept = kept + parts.pieces_CS * ((count - some) * none + (some - whole) * selective + whole * full)
+        kept = kept - parts.pieces_CS * (layers.kept(kind, again_at) - whole) * size.saved[:, None]
         of_kind, of_whole = layers.of_kind(kind, all_at), layers.of_kind(kind, whole_at)
         constants = constants + of_whole * size.copied[:, None] + layers.of_kind(kind, all_at) * size.always[:, None]
         forward = np.maximum(forward, size.forward[:, None] * (of_kind > 0))
@@ -306,7 +310,7 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
     kept = kept + np.where(full_CS > 0, parts.first_rebuilt_CS, parts.first_CS)
     if parts.predicted_CS is not None:
         kept = kept + parts.predicted_CS * _predicted(parts, full_CS, selective_CS)
-    backward, rebuilt = _backward(parts, (whole_at, some_at, all_at))
+    backward, rebuilt = _backward(parts, (whole_at, again_at, some_at, all_at))
     return _Layers(
         kept=kept,
         gathered=gathered,
@@ -318,14 +322,14 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
     )
 
 
-def _backward(parts: _Parts, places: tuple[IntArray, IntArray, IntArray]) -> tuple[FloatArray, FloatArray]:
+def _backward(parts: _Parts, places: tuple[IntArray, IntArray, IntArray, IntArray]) -> tuple[FloatArray, FloatArray]:
     """What the backward pass needs at its widest place, without and with rebuilding a layer, shape (C, S) [bytes].
 
     It enters a stage at its last layer.  At the first layer of a kind everything that this micro-batch kept of the
     layers behind it is free, and their gradients wait where accumulated gradients are sharded; these sums change
     evenly in between, so one of both ends is widest.  Recomputed layers come first.
     """
-    whole_at, some_at, all_at = places
+    whole_at, again_at, some_at, all_at = places
     layers, chunks = parts.layers, parts.chunks_C1
     entered, first, rebuilt = (np.zeros(all_at.shape) for _ in range(3))
     freed, waiting, begun = np.zeros(all_at.shape), parts.waiting_CS, np.zeros(all_at.shape)
@@ -338,7 +342,9 @@ def _backward(parts: _Parts, places: tuple[IntArray, IntArray, IntArray]) -> tup
         entered = np.maximum(entered, backward * (of_kind > 0))
         freed = freed + ((of_kind - of_some) * none + (of_some - of_whole) * selective) / chunks
         waiting = waiting + of_kind * wait / chunks
-        own = np.where(cheap, selective, none)
+        repeated = layers.of_kind(kind, again_at) - of_whole
+        freed = freed - repeated * size.saved[:, None] / chunks
+        own = np.where(cheap, selective - size.saved[:, None] * (repeated > 0), none)
         backward = np.where(cheap, size.backward_selective[:, None], size.backward[:, None])
         at_first = (backward + own) - freed + (waiting - wait)
         first = np.maximum(first, at_first * ((of_kind > 0) & (of_whole == 0)))
@@ -384,6 +390,7 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         predictor=(size["predictor"], size["predictor_full"]),
         passes_CS=passes,
         pieces_CS=pieces,
+        gathers_CS=_gathers(table, rules),
         first_start_CS=size["start"] + size["labels"] * last_CS,
         begins_CS=(passes == 2.0) & ~more_CS,
         start_CS=size["start"]
@@ -424,6 +431,14 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         waiting_CS=kept.waiting_ends_CS,
         update_CS=kept.update_CS,
     )
+
+
+def _gathers(table: Strategies, rules: MemoryRules) -> IntArray:
+    """Layers that gather again, shape (C, S): as listed where the list is for as many stages, else none."""
+    listed = np.zeros(table.stages, np.int64)
+    if len(rules.gathered_layers) == table.stages:
+        listed += rules.gathered_layers
+    return np.broadcast_to(listed, table.layers_CS.shape) * (table.pp == table.stages)[:, None]
 
 
 def _pieces(table: Strategies, layers: StageLayers, rules: MemoryRules) -> FloatArray:

@@ -63,8 +63,9 @@ class MemoryRules:
         does not: the compiled graph keeps the activations it names.
     selective_operators : bool
         Layers that are recomputed selectively make cheap operators again.
-    selective_gathers : bool
-        Layers that are recomputed selectively gather the outputs of their norms again for the backward pass.
+    gathered_layers : tuple of int
+        Layers of each stage, the first ones of those that are recomputed selectively, that gather the outputs of their
+        norms again for the backward pass.
     vocabulary_split : bool
         Embedding table and output projection are split over tp; False: only in a pipeline (MindFormers resets
         ``vocab_emb_dp`` there), otherwise every rank holds them whole.
@@ -98,7 +99,7 @@ class MemoryRules:
     float32_residual: bool = False
     selective_legacy: bool = False
     selective_operators: bool = True
-    selective_gathers: bool = False
+    gathered_layers: tuple[int, ...] = ()
     vocabulary_split: bool = True
     fused_swiglu: bool = False
     casts_weights: bool = False
@@ -125,9 +126,7 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "ring-attention": {"ring_attention": True},  # MindFormers use_ring_attention: True
         "float32-residual": {"float32_residual": True},  # fp32_residual_connection: True
         "selective-legacy": {"selective_legacy": True},  # releases up to 1.5, see docs/memory.md
-        "selective-gathers": {"selective_gathers": True},  # select_comm_recompute as select_recompute
-        # select_comm_recompute alone
-        "gathers-alone": {"selective_gathers": True, "selective_operators": False},
+        "gathers-alone": {"selective_operators": False},  # select_comm_recompute without select_recompute
         "whole-vocabulary": {"vocabulary_split": False},  # MindFormers, legacy: vocab_emb_dp: True
         "fused-swiglu": {"fused_swiglu": True},  # bias_swiglu_fusion: True
         "fsdp": _FSDP,
@@ -143,13 +142,20 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     }
 )
 
-#: Switches that carry a number, ``name=4``, and the rule that it sets.
+#: Switches that carry a number or one for each stage, ``name=4`` or ``name=4,2``, and the rule that they set.
 NUMBERED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "batch-parts": "batch_parts",  # MindFormers micro_batch_interleave_num
         "sequence-pieces": "sequence_pieces",  # MindFormers, legacy: seq_split_num
+        "gathers": "gathered_layers",  # MindFormers select_comm_recompute, layers of each stage
     }
 )
+
+
+def _numbered(name: str, text: str) -> dict[str, int | tuple[int, ...]]:
+    numbers = tuple(int(part) for part in text.split(","))
+    return {NUMBERED[name]: numbers if name == "gathers" else numbers[0]}
+
 
 #: Work areas of NVIDIA's matmul library and of Transformer Engine, 32 MiB each on Hopper and later [bytes].
 _WORKSPACES: Final = 2.0 * 32 * 2**20
@@ -175,7 +181,8 @@ def _rules(framework: str, switches: tuple[str, ...]) -> MemoryRules:
     rules = _plain(frameworks.of(framework))
     for switch in switches:
         name, _, value = switch.partition("=")
-        rules = replace(rules, **({NUMBERED[name]: int(value)} if name in NUMBERED else SWITCHES.get(name, {})))
+        changes: Mapping[str, Any] = _numbered(name, value) if name in NUMBERED else SWITCHES.get(name, {})
+        rules = replace(rules, **changes)
     return rules
 
 

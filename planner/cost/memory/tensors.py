@@ -109,8 +109,8 @@ class LayerTensors:
     ----------
     kept : tuple of Tensor
         Kept for the backward pass when nothing is recomputed.
-    cheap : tuple of Tensor
-        Kept in their place when cheap operators are recomputed.
+    saved : tuple of Tensor
+        Of these, what is not kept where the outputs of norms are gathered again; their slices are, as negative widths.
     full : tuple of Tensor
         Kept when the whole layer is recomputed.
     forward, backward : tuple of Tensor
@@ -133,7 +133,7 @@ class LayerTensors:
 
     kept: tuple[Tensor, ...]
     full: tuple[Tensor, ...]
-    cheap: tuple[Tensor, ...] = ()
+    saved: tuple[Tensor, ...] = ()
     forward: tuple[Tensor, ...] = ()
     backward: tuple[Tensor, ...] = ()
     backward_first: tuple[Tensor, ...] = ()

@@ -192,10 +192,9 @@ def _layers(section: Section, model: Model, pp: int, vpp: int) -> layout.Counts:
 def _recompute(document: Document, layers: layout.Counts, unread: list[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     section = Section(document, "recompute_config")
     full, select = section.any("recompute", default=False), section.any("select_recompute", default=False)
-    gathers = section.values.get("select_comm_recompute") or False
-    if gathers == select or not select:
-        section.read.add("select_comm_recompute")
-    select = select or gathers
+    if not select:
+        select = section.any("select_comm_recompute", default=False) or False
+    section.read.add("select_comm_recompute")
     if Section(document, "swap_config").values.get("swap") and isinstance(full, list):
         raise SpecError(
             f"{section.where('recompute')}: with swap_config.swap the list holds layer numbers; it is not read."
@@ -326,18 +325,31 @@ def _switches(document: Document, section: Section, seq: int, *, legacy: bool) -
 
 
 def _selective_switches(document: Document, strategy: Strategy, *, early: bool, legacy: bool) -> tuple[str, ...]:
-    """What selective recompute does.
-
-    In legacy networks nothing since release 1.6; in mcore ones gathers are repeated where they are named.
-    """
+    """What selective recompute does: in legacy networks nothing since release 1.6."""
     if not any(strategy.recompute_selective) or (legacy and not early):
         return ()
-    values = Section(document, "recompute_config").values
-    operators, gathers = values.get("select_recompute") or False, values.get("select_comm_recompute") or False
-    if gathers and not operators:
-        return ("gathers-alone",)
-    repeated = ("selective-gathers",) if gathers and gathers == operators else ()
-    return ("selective-legacy", *repeated) if early else repeated
+    section = Section(document, "recompute_config")
+    operators = section.values.get("select_recompute") or False
+    gathers = _gathers(section, strategy.layers)
+    found = {
+        "selective-legacy": early and bool(operators),
+        "gathers-alone": not operators,
+        "gathers=" + ",".join(map(str, gathers)): any(gathers),
+    }
+    return tuple(name for name, on in found.items() if on)
+
+
+def _gathers(section: Section, layers: layout.Counts) -> tuple[int, ...]:
+    """Layers of each stage whose gathers are recomputed."""
+    value = section.any("select_comm_recompute", default=False) or False
+    if isinstance(value, dict):
+        value = _longest(section, list(value.values()), layers)
+    elif isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        value = True
+    try:
+        return layout.recompute_of(False, value, layers)[1]
+    except SpecError as error:
+        raise SpecError(f"{section.where('select_comm_recompute')}: {error}") from None
 
 
 def data_type(section: Section, default: str, *names: str) -> str:

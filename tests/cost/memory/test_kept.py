@@ -168,13 +168,13 @@ def test_every_switch_changes_the_rules():
 
 
 def test_switches_with_a_number_set_it():
-    found = rules_for(work(switches=("batch-parts=2", "sequence-pieces=8")))
-    assert (found.batch_parts, found.sequence_pieces) == (2, 8)
+    found = rules_for(work(switches=("batch-parts=2", "sequence-pieces=8", "gathers=6,2")))
+    assert (found.batch_parts, found.sequence_pieces, found.gathered_layers) == (2, 8, (6, 2))
 
 
 def test_every_rule_changes_bytes():
     """No switch is read, documented and without effect: each changes the peak of some stage of some small job."""
-    still = set(SWITCHES) | {f"{name}=2" for name in NUMBERED}
+    still = set(SWITCHES) | {"gathers=2,2" if name == "gathers" else f"{name}=2" for name in NUMBERED}
     for framework in ("mindformers", "mindformers-legacy", "mindspeed", "megatron"):
         for model in (dense(), moe()):
             for strategy in (
