@@ -87,7 +87,8 @@ def read(
         limit = None
     if max_memory is not None:
         limit = _limit(max_memory, profile)
-    constants, remarks = _constants(profile, found.workload.framework, None, calibration), ()
+    constants = _constants(profile, found.workload.framework, None, calibration)
+    remarks: tuple[str, ...] = ()
     if found.calibration and calibration is None and not moved:
         constants, remark = kept.from_dict(found.calibration, profile, found.workload.framework)
         remarks = (remark,) if remark else ()

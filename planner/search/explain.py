@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -12,15 +12,11 @@ from planner.cost.estimate import Estimate
 from planner.cost.memory.peak import TERMS, least_recompute
 from planner.cost.strategies import Strategies, Strategy
 from planner.legality.apply import Violation, violations
-from planner.legality.rules import SCALAR_RULES
-from planner.search.layouts import layouts
+from planner.search.nearest import describe, with_layers
 from planner.search.objective import estimated, fitted
 from planner.search.request import Request
-from planner.search.space import bare_rows
+from planner.search.suggest import Result, search
 from planner.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from planner.search.suggest import Result
 
 #: Columns whose difference explains a slower step, with the words for them.
 TIME_WORDS: Final = {
@@ -82,45 +78,6 @@ class Explanation:
     change: Change | None = None
 
 
-def describe(strategy: Strategy) -> str:
-    """Degrees of a strategy in one line.
-
-    >>> describe(Strategy(dp=2, tp=4, pp=8, layers=((10,) * 8,), recompute_full=(0,) * 8,
-    ...                   recompute_selective=(0,) * 8, micro_batches=16))
-    'dp 2, tp 4, pp 8, micro-batches 16 x 1'
-    """
-    parts = [f"dp {strategy.dp}", f"tp {strategy.tp}", f"pp {strategy.pp}"]
-    parts += [f"{name} {value}" for name in ("vpp", "cp", "ep") if (value := getattr(strategy, name)) > 1]
-    return ", ".join([*parts, f"micro-batches {strategy.micro_batches} x {strategy.micro_batch_size}"])
-
-
-def nearest_violations(request: Request) -> list[Violation]:
-    """Rules broken by the candidate of the request's space that breaks fewest, and of those is nearest in batch."""
-    best: tuple[int, int, Strategy] | None = None
-    for table in bare_rows(request.context, request.pins):
-        broken = np.zeros(len(table), np.int64)
-        for rule in SCALAR_RULES:
-            broken += ~rule.holds(request.context, table)
-        batch = table.dp * table.micro_batch_size * table.micro_batches
-        missed = np.abs(batch - request.workload.global_batch)
-        missed[missed == 0] = np.iinfo(np.int64).max  # a batch that could be met is the clearer remedy
-        row = int(np.lexsort([missed, broken])[0])
-        if best is None or (broken[row], missed[row]) < best[:2]:
-            best = int(broken[row]), int(missed[row]), with_layers(request, table.row(row))
-    assert best is not None
-    return violations(request.context, best[2])
-
-
-def with_layers(request: Request, strategy: Strategy) -> Strategy:
-    """The strategy with an even split of the model, no recompute; as it is where none exists."""
-    model, v_shape = request.model, strategy.schedule == "zero_bubble_v"
-    splits = layouts(model.layers, model.mtp_layers, strategy.pp, strategy.vpp, v_shape)
-    zeros = (0,) * strategy.pp
-    rows = splits[0].tolist() if len(splits) else [[0] * strategy.pp] * strategy.vpp
-    layers = tuple(tuple(row) for row in rows)
-    return replace(strategy, layers=layers, recompute_full=zeros, recompute_selective=zeros)
-
-
 def explain(request: Request, strategy: Strategy, result: Result | None = None) -> Explanation:
     """Why a strategy is not the answer to a request.
 
@@ -164,8 +121,6 @@ def _out_of_memory(request: Request, strategy: Strategy, estimate: Estimate) -> 
 
 
 def _slower(request: Request, strategy: Strategy, estimate: Estimate, result: Result | None) -> Explanation:
-    from planner.search.suggest import search
-
     best = (result or search(request)).estimates.row(0)
     assert estimate.step_s is not None
     assert best.step_s is not None

@@ -22,7 +22,7 @@ from planner.cost.strategies import FloatArray, IntArray, Strategies
 from planner.errors import InfeasibleError, SpecError
 from planner.search.balance import rebalance
 from planner.search.cards import fewest_cards, lightest_rows
-from planner.search.explain import describe, nearest_violations
+from planner.search.nearest import describe, nearest_violations
 from planner.search.objective import estimated, fitted, flattened, objective_of
 from planner.search.request import OBJECTIVES, RECOMPUTE, Balance, Objective, Recompute, Request
 from planner.search.space import Batch, batches

@@ -8,7 +8,8 @@ import pytest
 
 from planner.cost.strategies import Strategy
 from planner.legality.apply import violations
-from planner.search.explain import TIME_WORDS, describe, explain, neighbours, smallest_change
+from planner.search.explain import TIME_WORDS, explain, neighbours, smallest_change
+from planner.search.nearest import describe
 from planner.search.suggest import search
 from planner.units import GIB
 from tests.search.requests import request
