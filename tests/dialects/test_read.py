@@ -274,7 +274,7 @@ def test_sizes_beyond_any_machine_are_refused():
 
 
 def test_gathers_are_counted_by_stage_and_in_early_releases_of_legacy_networks():
-    """mcore repeats the gathers it names; a legacy file without use_legacy is one for releases up to 1.5, and says so."""
+    """mcore repeats the gathers it names; a legacy file without use_legacy is for releases up to 1.5, and says so."""
     named = ("select_recompute: False", "select_recompute: False, select_comm_recompute: [1, 0, 0, 0]")
     mcore = changed(QWEN3_STYLE, ("recompute: True", "recompute: False"), named).workload
     assert {"gathers-alone", "gathers=1,0,0,0"} <= set(mcore.switches)
