@@ -366,7 +366,7 @@ def _predicted(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> Floa
 
 def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRules) -> _Parts:
     layers = stage_layers(model, table)
-    elements = split_elements(model, workload, table, rules)
+    elements = split_elements(model, workload, table, rules.sequence_pieces)
     working = part_elements(elements, rules.batch_parts)
     ends = end_tensors(model, workload, rules)
     last_CS = head_CS(table)
@@ -438,7 +438,8 @@ def _gathers(table: Strategies, rules: MemoryRules) -> IntArray:
     listed = np.zeros(table.stages, np.int64)
     if len(rules.gathered_layers) == table.stages:
         listed += rules.gathered_layers
-    return np.broadcast_to(listed, table.layers_CS.shape) * (table.pp == table.stages)[:, None]
+    gathers: IntArray = np.broadcast_to(listed, table.layers_CS.shape) * (table.pp == table.stages)[:, None]
+    return gathers
 
 
 def _pieces(table: Strategies, layers: StageLayers, rules: MemoryRules) -> FloatArray:

@@ -14,9 +14,11 @@ tensor     T w / tp                  heads, MLP columns, vocabulary
 exchanged  T w / tp, 0 without       second copies made by the all-to-all of Ulysses context parallelism
            Ulysses
 alone      T w / tp, 0 with cp > 1   second copies made only without context parallelism
-routed     T topk w / tp             tokens sent to experts; does not change with ep
-received   T topk w, / tp unless     tokens as the experts' matrix products see them
-           experts are split over tp
+routed     T topk w / tp, without    tokens sent to experts; does not change with ep
+           sequence parallel etp
+           times that
+received   T topk w etp / tp         tokens as the experts' matrix products see them
+columns    T topk w / tp             columns of the experts' matrix products, split over etp
 context    T cp w / tp               keys and values of the whole sequence
 rows       T w, 0 with cp > 1        an attention mask that nothing parts
 parted     T u w, 0 without cp       rows of an attention mask on one context-parallel rank: Ulysses exchanges
@@ -30,7 +32,7 @@ exchanging T w / tp, 0 unless both   logits before that exchange
            > 1
 left       T g w / tp, twice where   what that exchange leaves at the loss
            dp = cp
-expert     w / ep                    copies of expert weights, one for every micro-batch
+expert     w / (ep etp)              copies of expert weights, one for every micro-batch
 weights    w / tp                    weights of a projection and their gradients
 once       w                         independent of tokens
 =========  ========================  ==================================================================
@@ -44,7 +46,6 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from planner.cost.memory.rules import MemoryRules
 from planner.cost.strategies import FloatArray, Strategies
 from planner.model.records import Model, Workload
 
@@ -56,6 +57,7 @@ Split = Literal[
     "alone",
     "routed",
     "received",
+    "columns",
     "context",
     "rows",
     "parted",
@@ -207,22 +209,25 @@ def tokens(workload: Workload, table: Strategies) -> FloatArray:
     return table.micro_batch_size * (float(workload.seq) / table.cp)
 
 
-def split_elements(model: Model, workload: Workload, table: Strategies, rules: MemoryRules) -> dict[Split, FloatArray]:
-    """Elements of a one-wide tensor on one rank for each way of splitting it, shape (C,) [count]."""
-    pieces = rules.sequence_pieces
+def split_elements(model: Model, workload: Workload, table: Strategies, pieces: int = 1) -> dict[Split, FloatArray]:
+    """Elements of a one-wide tensor on one rank for each way of splitting it, shape (C,) [count].
+
+    ``pieces`` of a sequence go through the pipeline one after the other; elements are those of one.
+    """
     count = tokens(workload, table) / pieces
     sequence = count / np.where(table.sequence_parallel, table.tp, 1)
     tensor = count / table.tp
     exchanging = tensor * ((table.dp > 1) & (table.cp > 1))
-    routed = sequence * (float(model.moe.topk) if model.moe is not None else 0.0)
+    columns = tensor * (float(model.moe.topk) if model.moe is not None else 0.0)
     return {
         "whole": count,
         "sequence": sequence,
         "tensor": tensor,
         "exchanged": tensor * (table.ulysses_degree > 1),
         "alone": tensor * (table.cp == 1),
-        "routed": routed,
-        "received": routed * (table.tp if rules.expert_tensor_parallel else 1),
+        "routed": columns * np.where(table.sequence_parallel, 1, table.etp),
+        "received": columns * table.etp,
+        "columns": columns,
         "context": tensor * table.cp * pieces,
         "rows": count * (table.cp == 1),
         "parted": count * table.ulysses_degree * (table.cp > 1),
@@ -232,7 +237,7 @@ def split_elements(model: Model, workload: Workload, table: Strategies, rules: M
         "regrouped": exchanging * np.minimum(table.dp, table.cp),
         "exchanging": exchanging,
         "left": exchanging * np.minimum(table.dp, table.cp) * np.where(table.dp == table.cp, 2, 1),
-        "expert": 1.0 / table.ep,
+        "expert": 1.0 / (table.ep * table.etp),
         "weights": 1.0 / table.tp,
         "once": np.ones_like(count),
     }

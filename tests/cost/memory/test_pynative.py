@@ -20,7 +20,7 @@ def test_a_dense_layer_keeps_the_inputs_of_its_operators():
     """``transformer_layer.py``, ``attention.py``, ``mlp.py``, ``layer_norm.py``, ``flash_attention.py`` of 1.9.0."""
     job = work(PYNATIVE)
     table = Strategies.of([plan(((1,),))])
-    elements = split_elements(dense(), job, table, rules_for(job))
+    elements = split_elements(dense(), job, table)
     kept = layer_bytes(layer_tensors(dense(), job, "dense", rules_for(job)), elements, elements).none[0]
     norms = 2 * (4 * H + 4) + 4 * (A + K) * D + 4 * (A + K)  # inputs in float32, one statistic each
     attention = 2 * H + 2 * (A + 2 * K) * D + 2 * 2 * A * D + 2 * 8 * 4 * A  # input, q k v, output twice, max and sum
@@ -50,7 +50,7 @@ def test_the_loss_of_pynative_mode_holds_five_float32_tensors():
     job = work(PYNATIVE)
     table = Strategies.of([plan()])
     ends = end_tensors(dense(), job, rules_for(job))
-    found = reduce_bytes(ends.loss, split_elements(dense(), job, table, rules_for(job)))[0]
+    found = reduce_bytes(ends.loss, split_elements(dense(), job, table))[0]
     assert found == T * 32000 * (5 * 4 + 2 * 2)
 
 
