@@ -16,6 +16,7 @@ from planner.measured import Measured
 from planner.model.load import Entry
 from planner.model.operators import active_parameter_count, parameter_count
 from planner.model.records import Model
+from planner.model.serial import plain
 from planner.search.cards import Fewest
 from planner.search.explain import Explanation
 from planner.search.suggest import Request, Result
@@ -170,8 +171,8 @@ def model_fields(model: Model) -> dict[str, Any]:
         "hidden": model.hidden,
         "ffn": model.ffn,
         "vocab": model.vocab,
-        "attention": dataclasses.asdict(model.attention),
-        "moe": dataclasses.asdict(model.moe) if model.moe else None,
+        "attention": plain(model.attention),
+        "moe": plain(model.moe) if model.moe else None,
     }
 
 
