@@ -39,6 +39,7 @@ def suggest(
     objective: str = "time",
     recompute: str = "auto",
     top: int = 10,
+    as_family: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Rank parallel strategies of a model on a number of cards.
@@ -69,6 +70,8 @@ def suggest(
         The least that fits, stage by stage, or the same for every layer.
     top : int
         Strategies wanted; 0 for all finalists.
+    as_family : str, optional
+        Family whose sizes a config.json is read as, whatever its ``model_type`` says.
 
     Returns
     -------
@@ -97,6 +100,7 @@ def suggest(
         tokens=tokens,
         framework=framework,
         max_memory=max_memory,
+        as_family=as_family,
     )
     if not isinstance(pins or {}, Mapping):
         raise SpecError(f"pins={pins!r} must map dimensions to legal values, e.g. {{'tp': {{8}}}}.")

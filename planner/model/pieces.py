@@ -57,7 +57,7 @@ def attention_of(
 
 
 def latent_attention(fields: Fields) -> Attention:
-    """Multi-head latent attention under DeepSeek\'s names."""
+    """Multi-head latent attention under DeepSeek's names."""
     heads = fields.size("heads", *HEADS)
     nope, rope = fields.size("head_dim", "qk_nope_head_dim"), fields.size("head_dim", "qk_rope_head_dim")
     bias = fields.flag("attention_bias", default=False)

@@ -172,6 +172,7 @@ def model_fields(model: Model) -> dict[str, Any]:
         "ffn": model.ffn,
         "vocab": model.vocab,
         "attention": plain(model.attention),
+        **({"note": model.note} if model.note else {}),
         "moe": plain(model.moe) if model.moe else None,
     }
 
