@@ -126,6 +126,11 @@ def notes(model: Model, text: Mapping[str, Any], outer: Mapping[str, Any], as_fa
         )
     elif not _off(text) and text.get("model_type") not in WINDOWED:
         said.append(f"sliding_window={text['sliding_window']} is not part of this family's network; not used.")
+    if model.attention.index_heads:
+        said.append(
+            "The sparse indexer's weights and products are counted, what it keeps for the backward pass is not; the "
+            "predicted time is that of whole attention."
+        )
     said += _weights(text, outer)
     return tuple(said)
 

@@ -283,7 +283,7 @@ def _mimo(fields: Fields, name: str, source: str) -> Model:
     return dense(fields, name, source, "mimo", attention, mtp_layers=mtp)
 
 
-_GEMMA3: Final = {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208}
+_GEMMA3: Final[dict[str, Any]] = {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208}
 
 READERS: Final[dict[str, _Reader]] = {
     "gemma": _plain(tied=True, bias="attention_bias", head_dim=256),

@@ -84,10 +84,19 @@ def from_config(mapping: Mapping[str, Any], *, name: str = "", source: str = "",
             configs.refuse_other_layers(fields)
         model = reader(fields, name or model_type, source or name or model_type)
         model = configs.with_windows(model, fields)
-        notes = (*left_out, *configs.notes(model, text, mapping, as_family))
+        notes = (*left_out, *_files_note(model_type), *configs.notes(model, text, mapping, as_family))
         return sane(replace(model, note=" ".join(notes)))
     except SpecError as error:
         raise SpecError(str(error) if where in str(error) else f"{where}: {error}") from None
+
+
+def _files_note(family: str) -> tuple[str, ...]:
+    """Said of families that no target's files hold."""
+    if family not in WITHOUT_FILES:
+        return ()
+    return (
+        f"A plan of {family}'s tensors; no files are written for it (--as FAMILY plans it as a family that has some).",
+    )
 
 
 def _unknown(model_type: str, text: Mapping[str, Any], where: str, asked: bool) -> str:
@@ -282,6 +291,9 @@ READERS: Final[dict[str, Callable[[Fields, str, str], Model]]] = {
     "gpt_neox": _gpt,
     **NEWER,
 }
+
+#: Families that are planned by their tensors only.
+WITHOUT_FILES: Final = frozenset({*NEWER, "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite"})
 
 #: Known values of ``model_type``.
 MODEL_TYPES: Final = tuple(READERS)

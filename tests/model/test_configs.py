@@ -9,6 +9,7 @@ import pytest
 from planner import inputs
 from planner.dialects.families import check_family, check_windows, targets_for
 from planner.errors import EmitError, SpecError
+from planner.model.huggingface import WITHOUT_FILES
 from planner.model.load import MODEL_TYPES, from_config, from_file, with_overrides
 from planner.model.operators import attention_flop_per_token, keys_seen, parameter_count
 
@@ -201,3 +202,15 @@ def test_as_family_from_python(tmp_path):
     assert inputs.model_for(path, "llama").family == "llama"
     with pytest.raises(SpecError, match="as_family='llama' says how to read a config.json; '70b-of-mine' is none"):
         inputs.model_for("70b-of-mine", "llama")
+
+
+def test_families_without_files_say_so():
+    for name in MODEL_TYPES:
+        held = name not in WITHOUT_FILES
+        try:
+            model = from_config(LLAMA | {"model_type": name})
+        except SpecError:
+            continue
+        assert ("no files are written for it" in model.note) is not held
+        if not held:
+            assert targets_for(model) == ()
