@@ -87,7 +87,7 @@ def check_windows(model: Model, target: str, seq: int) -> None:
     if model.windowed_layers and model.window < seq:
         raise EmitError(
             f"{target} cannot hold {model.name}: {model.windowed_layers} layers see {model.window} tokens, and its "
-            f"files would train them on all {seq}. Give --seq up to {model.window}, or drop its window from the config."
+            f"files would train them on all {seq}. Give --seq up to {model.window}, or drop the config's window."
         )
 
 
