@@ -41,8 +41,8 @@ def suggest(
     recompute: str = "auto",
     balance: str = "fast",
     top: int = 10,
-    as_family: str | None = None,
     progress: Progress | None = None,
+    as_family: str | None = None,
 ) -> Result:
     """Rank parallel strategies of a model on a number of cards.
 

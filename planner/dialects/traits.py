@@ -150,6 +150,6 @@ def _config(model: Model) -> dict[str, Any]:
         body = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError):
         return {}
-    body = configs.text_part(body, str(path))[0] if isinstance(body, dict) else body
+    body = dict(configs.text_part(body, str(path))[0]) if isinstance(body, dict) else body
     same = isinstance(body, dict) and body.get("hidden_size") == model.hidden and body.get("vocab_size") == model.vocab
     return body if same else {}

@@ -117,8 +117,7 @@ def attention_parameters(model: Model) -> Shards:
     if att.kind == "gqa":
         qkv_width = (att.heads + 2 * att.kv_heads) * att.head_dim
         tp = h * qkv_width + (qkv_width if att.qkv_bias else 0) + out
-        norms = (att.heads + att.kv_heads if att.norm_whole else 2) * att.head_dim if att.qk_norm else 0
-        return Shards(tp=tp + (att.heads if att.sinks else 0), replicated=replicated + norms)
+        return Shards(tp=tp + (att.heads if att.sinks else 0), replicated=replicated + qk_norm_parameters(model))
     q_width = att.heads * att.head_dim
     kv_down = att.kv_lora_rank + att.qk_rope_dim
     tp = (att.q_lora_rank or h) * q_width + att.kv_lora_rank * att.heads * (att.qk_nope_dim + att.v_head_dim) + out
@@ -126,6 +125,12 @@ def attention_parameters(model: Model) -> Shards:
     if att.qkv_bias:
         replicated += att.q_lora_rank + kv_down
     return Shards(tp=tp, replicated=replicated + _indexer(model))
+
+
+def qk_norm_parameters(model: Model) -> int:
+    """Norms of queries and keys of one grouped-query layer [count]: as wide as a head, or as all heads together."""
+    att = model.attention
+    return (att.heads + att.kv_heads if att.norm_whole else 2) * att.head_dim if att.qk_norm else 0
 
 
 def _indexer(model: Model) -> int:
