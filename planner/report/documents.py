@@ -17,6 +17,7 @@ from planner.measured import Measured
 from planner.model.load import Entry
 from planner.model.operators import active_parameter_count, parameter_count
 from planner.model.records import Model
+from planner.model.serial import plain
 from planner.report.memory_notes import memory_kind, memory_notes
 from planner.search.cards import Fewest
 from planner.search.explain import Explanation
@@ -176,8 +177,9 @@ def model_fields(model: Model) -> dict[str, Any]:
         "hidden": model.hidden,
         "ffn": model.ffn,
         "vocab": model.vocab,
-        "attention": dataclasses.asdict(model.attention),
-        "moe": dataclasses.asdict(model.moe) if model.moe else None,
+        "attention": plain(model.attention),
+        **({"note": model.note} if model.note else {}),
+        "moe": plain(model.moe) if model.moe else None,
     }
 
 

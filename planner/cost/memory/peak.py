@@ -244,7 +244,7 @@ def _native(found: NativeMoments, table: Strategies) -> Memory:
         terms={name: _frozen(term[:, None] * column) for name, term in terms.items()},
         static_bytes_CS=_frozen(static[:, None] * column),
         peak_bytes_CS=_frozen((static + highest)[:, None] * column),
-        in_flight_CS=_frozen(column * 1.0),
+        in_flight_CS=_frozen(column.astype(np.float64)),
         moment_CS=moment[:, None] * column,
     )
 

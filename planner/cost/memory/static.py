@@ -354,7 +354,7 @@ def _moved(weights: Parameters, own: Classes, clipped: FloatArray, within: Float
     most[:, 0] = np.maximum(most[:, 0], _FLOAT * weights.first["embedding"] / own["embedding"])
     at = np.arange(len(most)), weights.head_stage
     most[at] = np.maximum(most[at], _FLOAT * weights.last["head"] / own["head"])
-    return 2.0 * clipped + 3.0 * most
+    return np.asarray(2.0 * clipped + 3.0 * most, np.float64)
 
 
 def _largest(model: Model, kind: LayerKind, table: Strategies) -> tuple[FloatArray, FloatArray]:

@@ -197,3 +197,17 @@ def test_arrays_of_results_cannot_be_changed():
     with pytest.raises(ValueError, match="read-only"):
         found.peak_bytes_CS[0, 0] = 0
     assert np.isfinite(found.peak_bytes_CS).all()
+
+
+def test_norms_of_a_layer_keep_what_they_read() -> None:
+    """Behind 4 norms two more inputs are kept, of one norm an input and an output fewer; statistics are 4 bytes."""
+
+    def of(norms: int) -> float:
+        model = replace(dense(), norms_per_layer=norms)
+        workload = work("megatron")
+        tensors = layer_tensors(model, workload, "dense", rules_for(workload)).kept
+        return sum(tensor.width * tensor.size for tensor in tensors if tensor.split == "sequence")
+
+    hidden = dense().hidden
+    assert of(4) - of(2) == 2 * 2 * hidden + 2 * 4
+    assert of(2) - of(1) == 2 * 2 * hidden + 4
