@@ -30,10 +30,6 @@ DEFAULT_SEQ: Final = 4096
 DEFAULT_STEP_TOKENS: Final = 4 * KIB * KIB
 
 
-#: Frameworks that train on devices other than Ascend's; on the CPU the self-contained script of target ``mindspore``.
-_USUAL: Final = {"nvidia": "megatron", "cpu": "mindformers-legacy"}
-
-
 def request_for(
     model: Model | str | float | Path,
     cards: int,
@@ -52,8 +48,7 @@ def request_for(
     shape = model_for(model, as_family)
     profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware)
     cluster = Cluster(hardware=profile, devices=cards)
-    usual = _USUAL.get(profile.device.vendor)
-    name, generation = _framework(framework or usual, shape)
+    name, generation = _framework(_usual(profile) if framework is None else framework, shape)
     workload = workload_for(shape, cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=name)
     if profile.device.vendor == "cpu":
         workload = on_cpu(workload)
@@ -128,6 +123,13 @@ def model_for(model: Model | str | float | Path, as_family: str | None = None) -
     if as_family is not None:
         raise SpecError(f"as_family={as_family!r} says how to read a config.json; {model!r} is none.")
     return models.find(model)
+
+
+def _usual(profile: Hardware) -> str | None:
+    """Framework of devices other than Ascend's; on the CPU that of the self-contained script, target ``mindspore``."""
+    if profile.device.vendor == "cpu":
+        return frameworks.of_target("mindspore", legacy=True).name
+    return next(each.name for each in frameworks.ALL if not each.ascend) if profile.device.vendor == "nvidia" else None
 
 
 def on_cpu(workload: Workload) -> Workload:
