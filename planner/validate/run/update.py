@@ -141,8 +141,7 @@ def _fit(lines: Sequence[dict[str, Any]], base: dict[str, Constant], before: Cal
     except (KeyError, TypeError, ValueError, PlannerError) as error:
         raise CalibrationError(f"a line of the history of validations is damaged: {error}") from error
     movable = {key: widened(base[key]) for key in KEYS if key in base and base[key].value > 0.0}
-    priors = {**base, **movable}
-    return fit(cases, priors, tuple(movable))
+    return fit(cases, dict(base) | movable, tuple(movable))
 
 
 def widened(constant: Constant) -> Constant:
