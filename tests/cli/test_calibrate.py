@@ -99,8 +99,8 @@ def test_json(folder):
         (["--from", "nothing.csv"], "no such file"),
         (["--from", "times.csv"], "say it with --hardware"),
         (["--from", "raw.csv", "--hardware", "910b3"], "no such device"),
-        (["--from", "bad.csv", "--hardware", "910b3"], "bad.csv, line 2: time_us is 'nan'"),
-        (["--from", "fast.csv", "--hardware", "910b3"], "name the column time_us"),
+        (["--from", "bad.csv", "--hardware", "910b3"], "bad.csv: no usable row"),
+        (["--from", "fast.csv", "--hardware", "910b3"], "is the unit of 'time_s' right?"),
         (["--from", "words.txt", "--hardware", "910b3"], "words.txt"),
         (["--from", "raw.csv", "--from", "other.csv"], "calibrate devices apart"),
         (["--hosts", "nowhere"], "--hosts nowhere cannot be read"),
@@ -119,7 +119,7 @@ def test_bad_input(folder, monkeypatch, arguments, words):
 
     monkeypatch.setattr(runs, "find_python", lambda python: python)
     (folder / "bad.csv").write_text("m,k,n,time_us\n1,2,3,nan\n")
-    (folder / "fast.csv").write_text("m,k,n,time\n4096,4096,4096,0.000000001\n")
+    (folder / "fast.csv").write_text("m,k,n,time_s\n4096,4096,4096,0.000000001\n")
     (folder / "words.txt").write_text("nothing of use\n")
     (folder / "hosts").write_text("first\nsecond\n")
     (folder / "other.csv").write_text((folder / "raw.csv").read_text().replace("2.9.0", "2.10.0"))

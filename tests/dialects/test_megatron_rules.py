@@ -106,6 +106,7 @@ BROKEN = [
     ("flag-conflict", "--num-experts", MOE_FLAGS, "--disable-bias-linear", ""),
     ("flag-conflict", "--moe-token-dispatcher-type", MOE_FLAGS, "--moe-token-dispatcher-type alltoall",
      "--moe-token-dispatcher-type alltoall_seq --expert-tensor-parallel-size 1"),
+    ("flag-conflict", "--moe-token-dispatcher-type", MOE_FLAGS, "--bf16", "--bf16 --moe-tp-extend-ep"),
     ("flag-conflict", "--moe-router-enable-expert-bias", MOE_FLAGS, "--bf16", "--bf16 --moe-router-enable-expert-bias"),
     ("flag-conflict", "--moe-router-group-topk", MOE_FLAGS, "--bf16",
      "--bf16 --moe-router-num-groups 3 --moe-router-group-topk 2"),
@@ -163,7 +164,14 @@ def write(folder, flags: str):
     return path
 
 
-@pytest.mark.parametrize("flags", [DENSE_FLAGS, MOE_FLAGS, DUALPIPE])
+#: Experts whole on the tensor-parallel ranks, in the two ways of MindSpeed-LLM's own scripts.
+WHOLE = MOE_FLAGS.replace("dispatcher-type alltoall", "dispatcher-type alltoall --expert-tensor-parallel-size 1")
+EXTENDED = MOE_FLAGS.replace(
+    "dispatcher-type alltoall", "dispatcher-type alltoall_seq --moe-tp-extend-ep --moe-permutation-async-comm"
+)
+
+
+@pytest.mark.parametrize("flags", [DENSE_FLAGS, MOE_FLAGS, DUALPIPE, WHOLE, EXTENDED])
 def test_nothing_is_wrong_before(tmp_path, flags):
     assert check(write(tmp_path, flags)) == ()
 

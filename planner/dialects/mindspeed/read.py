@@ -31,7 +31,7 @@ _IGNORED: Final = frozenset(
         "lr-warmup-fraction lr-decay-style save load tokenizer-name-or-path split distributed-backend "
         "tokenizer-type data-path no-load-optim no-load-rng overlap-grad-reduce overlap-param-gather "
         "attention-mask-type use-cp-send-recv-overlap normalization position-embedding-type optimizer "
-        "expert-tensor-parallel-size moe-permutation-async-comm"
+        "moe-permutation-async-comm"
     ).split()
 )
 _LAUNCHER: Final = ("--nproc_per_node", "--nproc-per-node", "--nnodes", "--node_rank", "--node-rank", "--master_addr",
@@ -213,8 +213,7 @@ def read_mindspeed(text: str, *, source: str = "script", devices: int | None = N
 
 def _switches(flags: Flags) -> tuple[str, ...]:
     """Settings that change memory and differ from the planner's own files (``planner.cost.memory.rules.SWITCHES``)."""
-    whole_experts = flags.text("--expert-tensor-parallel-size", "") == "1" or flags.has("--moe-tp-extend-ep")
-    found = {"reuse-fp32-param": flags.has("--reuse-fp32-param"), "no-expert-tensor-parallel": whole_experts}
+    found = {"reuse-fp32-param": flags.has("--reuse-fp32-param")}
     return tuple(name for name, on in found.items() if on)
 
 
@@ -312,6 +311,7 @@ def _strategy(flags: Flags, layers: tuple[tuple[int, ...], ...], devices: int | 
             f"= {size * dp}."
         )
     full, selective = _recompute(flags, layers, unread)
+    ep, etp = _experts(flags, tp)
     sharded = flags.has("--use-distributed-optimizer")
     name = _CP[flags.text("--context-parallel-algo", "megatron_cp_algo")] if cp > 1 else "ring"
     degree = {"ring": 1, "ulysses": cp}.get(name) or flags.integer("--ulysses-degree-in-cp", 1)
@@ -323,7 +323,8 @@ def _strategy(flags: Flags, layers: tuple[tuple[int, ...], ...], devices: int | 
         pp=pp,
         vpp=vpp,
         cp=cp,
-        ep=flags.integer("--expert-model-parallel-size", 1),
+        ep=ep,
+        etp=etp,
         layers=layers,
         recompute_full=full,
         recompute_selective=selective,
@@ -337,6 +338,18 @@ def _strategy(flags: Flags, layers: tuple[tuple[int, ...], ...], devices: int | 
         swap_optimizer=flags.has("--swap-optimizer"),
         schedule="interleaved" if vpp > 1 else "1f1b",
     )
+
+
+def _experts(flags: Flags, tp: int) -> tuple[int, int]:
+    """Ranks over which experts are spread, and over which each of them is split.
+
+    Megatron splits them over tp unless told otherwise; ``--moe-tp-extend-ep`` spreads whole experts over tp as well.
+    """
+    ep = flags.integer("--expert-model-parallel-size", 1)
+    etp = flags.integer("--expert-tensor-parallel-size", tp)
+    if not flags.has("--num-experts"):
+        return ep, 1
+    return (ep * tp, 1) if flags.has("--moe-tp-extend-ep") else (ep, etp)
 
 
 def _data_parallel(flags: Flags, rest: int, devices: int | None) -> int:

@@ -75,11 +75,19 @@ def facts(device: str) -> dict[str, Any]:
         found["device_name"] = cpu_name()
         found["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return found
-    for read in (lambda: ms.hal.get_device_name(0), lambda: ms.get_context("ascend_soc_version")):
+    readers: tuple[Callable[[], Any], ...] = (
+        lambda: ms.hal.get_device_name(0),
+        lambda: ms.get_context("ascend_soc_version"),
+    )
+    for read in readers:
         try:
             found["device_name"] = found["device_name"] or str(read())
         except Exception as error:  # an older MindSpore without the call
             print(f"device name: {error}", flush=True)
+    try:
+        found["memory_bytes"] = int(ms.hal.get_device_properties(0).total_memory)
+    except Exception as error:  # an older MindSpore without the call
+        print(f"device memory: {error}", flush=True)
     found["cann"] = os.environ.get("ASCEND_TOOLKIT_HOME", os.environ.get("ASCEND_HOME_PATH", ""))
     return found
 
