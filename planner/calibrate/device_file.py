@@ -85,7 +85,7 @@ def _sources(base: Calibration, origin: Origin) -> tuple[str, ...]:
 def fallen_back(fit: DeviceFit, base: Calibration) -> dict[str, str]:
     """Constants that no point determines, and whose value holds instead: a kind and a file."""
     return {
-        key: f"{constant.kind} of {base.name}"
+        key: constant.kind if constant.kind == "prior" else f"{constant.kind} of {base.name}"
         for key, constant in sorted(base.constants.items())
         if key not in fit.constants
     }

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.calibrate.device import DTYPES
+from planner.cluster.algorithms import OPS
 from planner.cluster.records import Hardware
 from planner.errors import CalibrationError
 from planner.measure import raw
@@ -46,12 +47,12 @@ def usable(points: Sequence[Point], hardware: Hardware) -> tuple[tuple[Point, ..
     """Points in the words of the fit, and remarks on those that say too little.
 
     A matmul of a table or profile is a matmul whatever its kernel is called, and one without a type is of the type that
-    networks compute in on this device; a collective that does not say how many ranks took part is left out.
+    networks compute in on this device; a collective that does not say which it is and of how many ranks is left out.
     """
     usual = next((kind for kind in DTYPES if kind in hardware.device.peak_flop_per_s), "float32")
     kept, lost = [], 0
     for point in points:
-        if point.kind == "collective" and "ranks" not in point.sizes:
+        if point.kind == "collective" and ("ranks" not in point.sizes or point.op not in OPS):
             lost += 1
             continue
         changes: dict[str, str] = {}
@@ -60,5 +61,5 @@ def usable(points: Sequence[Point], hardware: Hardware) -> tuple[tuple[Point, ..
         if point.dtype in ("", "unknown"):
             changes["dtype"] = usual
         kept.append(replace(point, **changes))  # type: ignore[arg-type]
-    remark = f"{lost} collective points do not say how many ranks took part, and are left out"
+    remark = f"{lost} collective points do not say which operation it was, or of how many ranks, and are left out"
     return tuple(kept), (remark,) if lost else ()

@@ -201,17 +201,16 @@ def _batched_law(point: Point, shapes: ShapeFit) -> float:
 def crowding(points: Sequence[Point], alone: Sequence[Point]) -> dict[str, Constant]:
     """Slow-down of a matmul by each further device of the node that does the same at the same time.
 
-    Shapes that were also measured alone are compared with that time; below 0 counts as 0.
+    Shapes that were also measured alone are compared with that time; below 0 counts as 0.  Other programs can only add
+    to it: where every point ran beside a load, the least counts.
     """
     single = {shape_of(p): p.best_s for p in alone}
-    values = []
-    for point in points:
-        ranks = point.sizes["ranks"]
-        if ranks > 1 and shape_of(point) in single:
-            values.append((point.best_s / single[shape_of(point)] - 1.0) / (ranks - 1))
+    pairs = [p for p in points if p.sizes["ranks"] > 1 and shape_of(p) in single]
+    values = [(p.best_s / single[shape_of(p)] - 1.0) / (p.sizes["ranks"] - 1) for p in pairs]
     if not values:
         return {}
-    middle = max(0.0, float(np.median(values)))
+    calm = [value for value, p in zip(values, pairs, strict=True) if not p.mark]
+    middle = max(0.0, float(np.median(calm)) if calm else min(values))
     low, high = max(0.0, min(*values, middle)), max(*values, middle)
     plural = "s" if len(values) > 1 else ""
     source = f"{len(values)} shape{plural} by {int(max(p.sizes['ranks'] for p in points))} ranks at once"

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from planner.cluster.collectives import bus_bytes_per_s
 from planner.report.text import table, wrapped
 
 if TYPE_CHECKING:
+    from planner.calibrate.collective_fit import CollectiveFit, Line
     from planner.calibrate.device import DeviceFit
     from planner.calibrate.session import Calibrated
 
@@ -26,7 +28,9 @@ def calibration_lines(found: Calibrated) -> list[str]:
         heads = ("fit", "points", "held out: median", "worst")
         lines += [*table(heads, error_rows(fit), left=(0,)), ""]
     for one in fit.collectives:
-        lines += wrapped(f"{one.op}, {one.ranks} ranks: {'; '.join(_line_words(line) for line in one.lines)}", " " * 10)
+        lines += wrapped(
+            f"{one.op}, {one.ranks} ranks: {'; '.join(_line_words(one, line) for line in one.lines)}", " " * 10
+        )
     if found.origin.unsupported:
         lines += wrapped(f"Not on this device: {', '.join(sorted(found.origin.unsupported))}", " " * 10)
     if found.fallbacks:
@@ -59,8 +63,10 @@ def error_rows(fit: DeviceFit) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _line_words(line: Any) -> str:
-    return f"{1e6 * line.alpha_s:.0f} us + size / {line.bytes_per_s / 1e9:.3g} GB/s to {line.to_bytes:.3g} bytes"
+def _line_words(fit: CollectiveFit, line: Line) -> str:
+    bus = float(bus_bytes_per_s(fit.op, line.bytes_per_s, fit.ranks, 1.0))
+    rates = f"{line.bytes_per_s / 1e9:.3g} GB/s (bus {bus / 1e9:.3g})"
+    return f"{1e6 * line.alpha_s:.0f} us + size / {rates} to {line.to_bytes:.3g} bytes"
 
 
 def calibration_document(found: Calibrated) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def test_constants_are_recovered():
 def test_what_is_not_measured_is_left_out_and_named():
     fit = fit_device([p for p in made() if p.kind == "matmul"], CPU, BASE)
     assert set(fit.constants) == {"matmul_efficiency", "matmul_k0", "matmul_backward", "crowding"}
-    assert fallen_back(fit, BASE)["launch_s"] == "prior of priors-cpu"
+    assert fallen_back(fit, BASE)["launch_s"] == "prior"
 
 
 def test_points_that_say_nothing():
