@@ -2,9 +2,9 @@
 
 Kept first is what sets the time of one layer and micro-batch on one card: widths, sequence, micro-batch size, tensor
 parallelism.  Cut are context parallelism, which the script does not have, replicas, then pipeline stages; then layers
-of a stage until it fits into memory; micro-batches beyond those that fill the pipeline.  On the CPU the types become float32, attention is
-unfused, and what its backend lacks (send and receive, reduce-scatter) goes: pipelines, context parallelism,
-sequence parallelism and sharded optimizers.
+of a stage until it fits into memory; micro-batches beyond those that fill the pipeline.  On the CPU the types become
+float32, attention is unfused, and what its backend lacks (send and receive, reduce-scatter) goes: pipelines, sequence
+parallelism and sharded optimizers.
 """
 
 from __future__ import annotations
