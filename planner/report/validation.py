@@ -42,19 +42,26 @@ def _one(one: Validation) -> list[str]:
     lines += ["", *wrapped(one.verdict)]
     if one.scaled_s is not None and one.shrunk.notes:
         lines += wrapped(f"The whole plan, were it off by as much: {format_seconds(one.scaled_s)} a step.")
-    notes = (*one.shrunk.notes, *_scaling(one), *(f"{row.term}: {row.why}" for row in one.rows if row.why))
+    notes = (*one.shrunk.notes, *_cautions(one), *(f"{row.term}: {row.why}" for row in one.rows if row.why))
     for note in notes:
         lines += wrapped(f"- {note}", "  ")
     return lines
 
 
-def _scaling(one: Validation) -> tuple[str, ...]:
-    if one.machine.hardware.name == one.planned.hardware.name:
-        return ()
-    return (
-        f"Planned for {one.planned.hardware.name}, run on {one.machine.hardware.name}: ratios between plans and memory "
-        f"say how good the model is; the time says nothing of {one.planned.hardware.name}.",
-    )
+def _cautions(one: Validation) -> tuple[str, ...]:
+    """What the figures do not say."""
+    said = []
+    if one.machine.hardware.name != one.planned.hardware.name:
+        said.append(
+            f"Planned for {one.planned.hardware.name}, run on {one.machine.hardware.name}: ratios between plans and "
+            f"memory say how good the model is; the time says nothing of {one.planned.hardware.name}."
+        )
+    if one.observed.scattered:
+        said.append(
+            f"The steps scatter (usual {format_seconds(one.observed.step_s)}, best "
+            f"{format_seconds(one.observed.best_s)}): other work on this machine; run again when it is quiet."
+        )
+    return tuple(said)
 
 
 def _row(row: Compared) -> list[str]:
@@ -117,7 +124,7 @@ def _fields(one: Validation) -> dict[str, Any]:
         },
         "strategy": strategy_fields(one.shrunk.strategy),
         "global_batch": one.shrunk.workload.global_batch,
-        "notes": list(one.shrunk.notes),
+        "notes": [*one.shrunk.notes, *_cautions(one)],
         "calibration": one.calibration.name,
         "kind": one.estimate.kind,
         "steps": one.observed.steps,

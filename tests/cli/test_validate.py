@@ -9,6 +9,7 @@ from planner.errors import SpecError
 from planner.validate.run import run as runs
 from tests.cli.runner import run
 from tests.cli.test_answers import documented, paths
+from tests.dialects.test_proof import framework_python
 from tests.validate.run.samples import validation
 
 FOUND = (validation(1.3), validation(0.7, micro_batch_size=2))
@@ -68,6 +69,23 @@ def test_plans_of_a_folder(tmp_path):
     assert paths_of(["a", "b"], None) == ["a", "b"]
     with pytest.raises(SpecError, match="holds no plans 1, 2, ...; write them with planner suggest --emit"):
         paths_of([str(tmp_path / "1")], "2")
+
+
+@pytest.mark.slow
+def test_from_suggest_to_a_measured_table(folder, tmp_path):
+    """One process, real MindSpore: memory is what was predicted, and the calibration made of it predicts nearer."""
+    python = framework_python()
+    command = f"validate {folder}/1 --device CPU --cards 1 --python {python} --update {tmp_path}/mine.yaml --json"
+    first = run(command).document["plans"][0]
+    terms = {row["term"]: row for row in first["rows"]}
+    assert terms["peak memory"]["ratio"] == pytest.approx(1.0, abs=0.02)
+    assert terms["parameters and states"]["ratio"] == 1.0
+    assert first["loss"] > 0.0
+    assert {"computation", "update", "the rest"} <= set(terms)
+    assert terms["step time"]["observed"] >= 0.5 * sum(terms[name]["observed"] for name in ("computation", "update"))
+    again = run(f"validate {folder}/1 --device CPU --cards 1 --python {python} --update {tmp_path}/mine.yaml --json")
+    assert again.document["plans"][0]["calibration"] == "cpu-validated"
+    assert len((tmp_path / "mine.validations.jsonl").read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize(

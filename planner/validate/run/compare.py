@@ -33,19 +33,18 @@ def verdict(rows: Iterable[Compared]) -> str:
         )
     peak = by_term.get("peak memory")
     if peak is not None and peak.ratio is not None:
-        far = _off(peak.ratio)
-        words.append(f"the peak of memory was {far} {'predicted' if far == 'as' else 'the prediction'}")
+        words.append(f"the peak of memory was {_against(peak.ratio)}")
     return "; ".join(words) + "."
 
 
-def _off(ratio: float) -> str:
-    """How far from one, in words.
+def _against(ratio: float) -> str:
+    """How far from the prediction, in words.
 
-    >>> _off(1.001), _off(0.9), _off(1.25)
-    ('as', '10% below', '25% above')
+    >>> _against(1.001), _against(0.9), _against(1.25)
+    ('as predicted', '10% below the prediction', '25% above the prediction')
     """
     off = ratio - 1.0
-    return "as" if abs(off) < 0.005 else f"{abs(off):.0%} {'above' if off > 0 else 'below'}"
+    return "as predicted" if abs(off) < 0.005 else f"{abs(off):.0%} {'above' if off > 0 else 'below'} the prediction"
 
 
 def _step(estimate: Estimate, observed: Observed) -> Compared:

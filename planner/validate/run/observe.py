@@ -19,6 +19,8 @@ from planner.validate.run.launch import Ran
 DROPPED: Final = 3
 #: Steps that the script runs under the profiler.
 PROFILED: Final = 2
+#: Median over best from which a run counts as disturbed; operators alone on a core stay below 1.2.
+SCATTER: Final = 1.5
 #: What a phase is called, in the order of tables.
 PHASES: Final = ("matmul", "elementwise", "communication", "optimizer")
 _MATMULS: Final = frozenset({"MatMul", "BatchMatMul"})
@@ -62,6 +64,11 @@ class Observed:
     peak_bytes: int | None
     memory_from: str
     phases_s: Mapping[str, float]
+
+    @property
+    def scattered(self) -> bool:
+        """Whether other work of the machine disturbed the run: the usual step took far longer than the best."""
+        return self.step_s > SCATTER * self.best_s
 
 
 def observe(ran: Ran) -> Observed:

@@ -1,10 +1,10 @@
 """A plan made small enough for the cards there are: what is kept, what is cut, how the result scales.
 
 Kept first is what sets the time of one layer and micro-batch on one card: widths, sequence, micro-batch size, tensor
-parallelism.  Cut are replicas, then pipeline stages, then context parallelism; then layers of a stage until it fits
-into memory; micro-batches beyond those that fill the pipeline.  On the CPU the types become float32, attention is
-unfused, and what its backend lacks (send and receive, reduce-scatter) goes: pipelines, context parallelism,
-sequence parallelism and sharded optimizers.
+parallelism.  Cut are context parallelism, which the script does not have, replicas, then pipeline stages; then layers
+of a stage until it fits into memory; micro-batches beyond those that fill the pipeline.  On the CPU the types become
+float32, attention is unfused, and what its backend lacks (send and receive, reduce-scatter) goes: pipelines, sequence
+parallelism and sharded optimizers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from planner.validate.run.machine import Machine
 
 #: Micro-batches that are run at most where no pipeline asks for more.
 MICRO_BATCHES: Final = 4
+#: Schedules that the script does not have, which a plain pipeline stands for.
+_UNKNOWN_SCHEDULES: Final = ("zero_bubble_v", "seqpipe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,27 +95,29 @@ def _on_fewer_cards(s: Strategy, machine: Machine) -> Strategy:
     cpu, cards = machine.device == "CPU", machine.cards
     tp = _share(s.tp, cards)
     pp = 1 if cpu else min(s.pp, cards // tp)
-    cp = 1 if cpu else _share(s.cp, cards // (tp * pp))
-    dp = _share(s.dp, cards // (tp * pp * cp))
+    dp = _share(s.dp, cards // (tp * pp))
     micro = min(s.micro_batches, max(MICRO_BATCHES, 2 * pp))
-    zero = 0 if cpu or dp * cp == 1 else s.zero_level
-    whole = (tp, pp, cp, dp) == (s.tp, s.pp, s.cp, s.dp)
+    zero = 0 if cpu or dp == 1 else s.zero_level
+    if pp == 1 and micro > 1:  # the script shards no gradients that it adds up without a pipeline
+        zero = min(zero, 1)
+    whole = (tp, pp, 1, dp) == (s.tp, s.pp, s.cp, s.dp) and s.schedule not in _UNKNOWN_SCHEDULES
     return replace(
         s,
         dp=dp,
         tp=tp,
         pp=pp,
-        cp=cp,
-        ulysses_degree=s.ulysses_degree if cp == s.cp else math.gcd(s.ulysses_degree, cp),
+        cp=1,
+        cp_algorithm="ring",
+        ulysses_degree=1,
         vpp=s.vpp if whole else 1,
         schedule=s.schedule if whole else "1f1b",
         layers=s.layers if whole else ((0,) * pp,),
         recompute_full=s.recompute_full if whole else (0,) * pp,
         recompute_selective=s.recompute_selective if whole else (0,) * pp,
         micro_batches=micro,
-        sequence_parallel=s.sequence_parallel and tp > 1 and not cpu,
+        sequence_parallel=s.sequence_parallel and tp > 1 and not cpu and s.micro_batch_size == 1,
         zero_level=zero,
-        optimizer_shard=1 if zero == 0 else math.gcd(s.optimizer_shard, dp * cp),
+        optimizer_shard=1 if zero == 0 else math.gcd(s.optimizer_shard, dp),
         swap_optimizer=False,
     )
 
@@ -191,7 +195,7 @@ def _notes(
 ) -> tuple[str, ...]:
     """Sentences on what differs from the plan."""
     notes = []
-    names = ("dp", "tp", "pp", "cp", "vpp", "micro_batches", "zero_level", "swap_optimizer")
+    names = ("dp", "tp", "pp", "cp", "vpp", "micro_batches", "zero_level", "swap_optimizer", "schedule")
     changed = [
         f"{name.replace('_', ' ')} {getattr(plan, name)} -> {getattr(run, name)}"
         for name in names

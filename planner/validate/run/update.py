@@ -140,9 +140,8 @@ def _fit(lines: Sequence[dict[str, Any]], base: dict[str, Constant], before: Cal
         cases = [case_of(line, before.measured) for line in lines]
     except (KeyError, TypeError, ValueError, PlannerError) as error:
         raise CalibrationError(f"a line of the history of validations is damaged: {error}") from error
-    movable: dict[str, Constant] = {key: widened(base[key]) for key in KEYS if key in base and base[key].value > 0.0}
-    priors: dict[str, Constant] = {**base, **movable}
-    return fit(cases, priors, tuple(movable))
+    movable = {key: widened(base[key]) for key in KEYS if key in base and base[key].value > 0.0}
+    return fit(cases, dict(base) | movable, tuple(movable))
 
 
 def widened(constant: Constant) -> Constant:

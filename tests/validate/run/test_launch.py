@@ -14,7 +14,7 @@ import pytest
 
 from planner.children.process import Children
 from planner.errors import EmitError, SpecError, ValidationError
-from planner.validate.run.launch import RunSettings, launch
+from planner.validate.run.launch import RunSettings, idlest_cores, launch
 from planner.validate.run.run import Planned, Settings, validate
 from tests.dialects.samples import plan, small
 from tests.dialects.test_proof import framework_python
@@ -145,6 +145,23 @@ def test_too_few_steps():
 def test_what_the_script_cannot_hold(tmp_path):
     with pytest.raises(EmitError, match="shared embedding and head"):
         run(plan(small("llama", tied_embeddings=True)), Path(sys.executable), tmp_path)
+
+
+def test_every_rank_gets_a_core_and_the_idlest_is_first(tmp_path):
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  9 9 9 9\ncpu0 5 0 5 100 0 0 0 0\ncpu1 5 0 5 100 0 0 0 0\n")
+
+    def work() -> None:
+        time.sleep(0.2)
+        stat.write_text("cpu  9 9 9 9\ncpu0 25 0 5 100 0 0 0 0\ncpu1 5 0 5 120 0 0 0 0\n")
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    found = idlest_cores(0.6, stat)
+    worker.join()
+    assert sorted(found) == sorted(os.sched_getaffinity(0))
+    if {0, 1} <= set(found):
+        assert found.index(1) < found.index(0)
 
 
 @pytest.mark.slow

@@ -140,6 +140,11 @@ def test_verdict(step_s, peak, words):
     assert words in verdict(compare(estimate(step_s=1.0), observed(step_s=step_s, peak_bytes=peak)))
 
 
+def test_a_disturbed_run_is_known():
+    assert observed(step_s=1.6, best_s=1.0).scattered
+    assert not observed(step_s=1.4, best_s=1.0).scattered
+
+
 def test_no_figure_no_ratio():
     row = Compared(term="x", unit="s", predicted=None, observed=1.0)
     assert (row.ratio, row.inside) == (None, None)

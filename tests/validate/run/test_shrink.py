@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from planner.cluster.load import hardware
+from planner.dialects.native.write import render
 from planner.errors import SpecError, ValidationError
 from planner.model.load import find
 from planner.model.records import Workload
+from planner.plan import Plan
 from planner.units import GIB
 from planner.validate.run.machine import Machine, ascend_cards, find_machine, free_bytes
 from planner.validate.run.shrink import shrink
@@ -58,6 +60,32 @@ def test_a_plan_that_fits_is_run_as_it_is():
     found = shrunk(npu(16), replace_micro(BIG, 4))
     assert found.strategy == replace_micro(BIG, 4).strategy
     assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tp": 2, "micro_batch_size": 2},
+        {"dp": 2, "zero_level": 3},
+        {"pp": 2, "vpp": 2, "schedule": "zero_bubble_v", "layers": ((2, 2), (2, 2))},
+        {"cp": 2},
+        {"dp": 2, "swap_optimizer": True},
+    ],
+)
+def test_what_is_run_is_what_the_script_can_hold(changes):
+    chosen = plan(small("llama"), **changes)
+    for machine in (npu(2), npu(1), cpu(2)):
+        found = shrunk(machine, chosen)
+        s = found.strategy
+        render(plan_of(found))
+        assert found.notes or s == chosen.strategy
+
+
+def plan_of(found):
+    return Plan(
+        model=found.model, workload=found.workload, hardware="910B2", devices=found.strategy.devices,
+        strategy=found.strategy,
+    )  # fmt: skip
 
 
 def replace_micro(chosen, number):
