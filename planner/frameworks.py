@@ -20,7 +20,7 @@ from planner.errors import SpecError
 
 FrameworkName = Literal["mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron"]
 Dialect = Literal["mcore", "legacy", "pynative", "megatron"]
-#: Lists of kept tensors; ``fsdp`` is a switch of a run, not the habit of a framework here.
+#: Lists of kept tensors; ``fsdp`` and ``native-cpu`` are switches of a run, not the habit of a framework here.
 TensorLayout = Literal["mcore", "legacy", "pynative", "megatron", "mindspeed", "fsdp", "native-cpu"]
 
 #: Sets of files that can be written, best first.
