@@ -15,8 +15,9 @@ from planner import plan as plans
 from planner.api import estimate_of, plan_of, suggest
 from planner.dialects.check import check
 from planner.dialects.mindspeed.flags import FLAGS
+from planner.dialects.mindspeed.given import Flags
 from planner.dialects.mindspeed.model import padded_layers
-from planner.dialects.mindspeed.read import Flags, read_mindspeed
+from planner.dialects.mindspeed.read import read_mindspeed
 from planner.dialects.mindspeed.write import as_held, render
 from planner.dialects.read import read
 from planner.dialects.records import Settings

@@ -43,12 +43,16 @@ class ReadResult:
         As far as the file determines them.
     unread : tuple of str
         Keys and settings that the records cannot hold or that were not understood, one line each.
+    unreliable : tuple of str
+        What was not read and decides the answer, one line each with the reason; see ``planner.dialects.weights``.
     dialect : str
         ``mindformers-mcore``, ``mindformers-legacy``, ``mindformers-pynative``, ``mindspeed`` or ``plan``.
     memory_limit_bytes : int or None
         Limit of the memory pool written in the file [bytes].
     hardware : str
         Hardware profile when the file names one, else empty.
+    per_node : int
+        Devices of a node, where a script says it; else 0.
     calibration : mapping
         Constants that a plan.json was priced with, see ``planner.cluster.kept``; empty for other files.
     """
@@ -57,9 +61,11 @@ class ReadResult:
     workload: Workload
     strategy: Strategy
     unread: tuple[str, ...] = ()
+    unreliable: tuple[str, ...] = ()
     dialect: str = ""
     memory_limit_bytes: int | None = None
     hardware: str = ""
+    per_node: int = 0
     calibration: Mapping[str, Any] = field(default_factory=dict)
 
 

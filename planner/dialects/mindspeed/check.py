@@ -10,7 +10,8 @@ from typing import Final
 
 from planner.dialects.findings import Finding, nearest
 from planner.dialects.mindspeed.flags import real_names
-from planner.dialects.mindspeed.read import Flags, is_script, read_mindspeed
+from planner.dialects.mindspeed.given import Flags, is_script
+from planner.dialects.mindspeed.read import read_mindspeed
 from planner.dialects.mindspeed.rules import broken_rules
 from planner.dialects.text.shell_read import Word, words
 from planner.errors import PlannerError

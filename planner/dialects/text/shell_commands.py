@@ -123,5 +123,3 @@ def _commands(text: str) -> Iterator[tuple[str, list[Word]]]:
             yield array, command
             command, array = [], ""
     yield array, command
-
-

@@ -148,6 +148,7 @@ def _inside(piece: str) -> str:
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
     """Text with the values of plain variables and sums of whole numbers put in."""
+
     def value(match: re.Match[str]) -> str:
         if match["sum"] is not None:
             return _arithmetic(match["sum"], variables) or match[0]
