@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.cost.strategies import Strategy
-from planner.dialects.graph import glm, layout, read_model
+from planner.dialects.graph import glm, layout, read_model, weights
 from planner.dialects.text.fields import Section
 from planner.dialects.text.yaml_read import Document
 from planner.errors import SpecError
@@ -78,8 +78,6 @@ def read_graph(document: Document) -> ReadResult:
         A section or key that is needed is missing or has an impossible value.
     """
     unread = [f"{'.'.join(path)}: given twice, the last one (line {line}) counts" for path, line in document.duplicates]
-    if "base_config" in document.root:
-        unread.append("base_config: other files are not followed")
     legacy = Section(document).flag("use_legacy", default=True)
     name = str(Section(document, "trainer").any("model_name") or Path(document.source).stem)
     if legacy:
@@ -89,12 +87,13 @@ def read_graph(document: Document) -> ReadResult:
         model = read_model.mcore_model(section, family, name, document.source)
     strategy = _strategy(document, section, model, unread, legacy=legacy)
     workload = _workload(document, section, strategy, legacy=legacy)
-    unread += section.unread(read_model.IGNORED)
+    found = weights.weigh(document, section, legacy=legacy, ignored=read_model.IGNORED)
     return ReadResult(
         model=model,
         workload=workload,
         strategy=strategy,
-        unread=tuple(unread),
+        unread=(*unread, *found.notes),
+        unreliable=found.reasons,
         dialect="mindformers-legacy" if legacy else "mindformers-mcore",
         memory_limit_bytes=_memory_limit(document),
     )
@@ -159,10 +158,8 @@ def _schedule(parallel: Section, vpp: int, *, legacy: bool) -> str:
 
 def _leftovers(document: Document, degrees: Section, parallel: Section, unread: list[str]) -> None:
     parallel.any("parallel_mode")
+    parallel.any("auto_pipeline")
     unread += degrees.unread(_IGNORED_PARALLEL_CONFIG) + parallel.unread(_IGNORED_PARALLEL)
-    swap = Section(document, "swap_config")
-    if swap.values.get("swap"):
-        unread.append("swap_config: activations on the host are not modelled")
 
 
 def _chunks(model_section: Section, parallel: Section, pp: int, unread: list[str]) -> int:
