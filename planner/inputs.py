@@ -51,6 +51,8 @@ def request_for(
     nvidia = profile.device.vendor == "nvidia"
     name, generation = _framework("megatron" if framework is None and nvidia else framework, shape)
     workload = workload_for(shape, cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=name)
+    shape, padding = _padded(shape, name, profile)
+    workload = replace(workload, notes=(*workload.notes, *padding))
     if framework is None:
         workload = replace(workload, notes=(*workload.notes, f"framework {name}"))
     limit = None if max_memory is None else _limit(max_memory, profile)
@@ -116,6 +118,14 @@ def read(
         limit_bytes=limit or None,
     )
     return request, found.strategy, (*map(Reason, found.unreliable), *found.unread, *remarks)
+
+
+def _padded(model: Model, framework: str, profile: Hardware) -> tuple[Model, tuple[str, ...]]:
+    """The model with a vocabulary that every tp of a node divides, where the framework pads it; and a note."""
+    rows = frameworks.padded_vocab(frameworks.of(framework), model.vocab, profile.devices_per_node)
+    if rows == model.vocab:
+        return model, ()
+    return replace(model, vocab=rows), (f"vocabulary {model.vocab} padded to {rows}, as {framework} pads it",)
 
 
 def _machine_remark(per_node: int, devices: int, profile: Hardware, *, given: bool) -> tuple[str, ...]:

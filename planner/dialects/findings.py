@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 
+from planner.errors import SpecError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Finding:
@@ -37,12 +39,52 @@ class Finding:
         return f"{self.file}:{self.line}: {self.rule}: {self.why} {self.fix}"
 
 
+class NotUnderstoodError(SpecError):
+    """A file of which nothing was understood, so that nothing can be said about its faults."""
+
+
 @functools.cache
 def known_keys() -> dict[str, frozenset[str]]:
     """Keys of each section that the frameworks know."""
     path = resources.files("planner.dialects.graph") / "keys.json"
     body = json.loads(path.read_text(encoding="utf-8"))
     return {name: frozenset(keys) for name, keys in body.items() if name != "about"}
+
+
+@functools.cache
+def known_classes() -> dict[str, frozenset[str]]:
+    """Names of the classes that MindFormers registers, by kind."""
+    path = resources.files("planner.dialects.graph") / "classes.json"
+    body = json.loads(path.read_text(encoding="utf-8"))
+    return {kind: frozenset(names.split()) for kind, names in body.items() if kind != "about"}
+
+
+#: Letters by which a misspelt name differs from the real one at most.
+TYPO_LETTERS = 2
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The known name that another one was meant to be: other capitals, or two letters off at most; else empty.
+
+    >>> meant("AdmaW", ("Adam", "AdamW")), meant("MFLosMonitor", ("MFLossMonitor",)), meant("Mine", ("Muon",))
+    ('AdamW', 'MFLossMonitor', '')
+    """
+    plain = name.lower()
+    found = [
+        (_letters_apart(plain, real.lower()), real) for real in known if abs(len(real) - len(name)) <= TYPO_LETTERS
+    ]
+    letters, real = min(found, default=(len(name), ""))
+    return real if letters <= min(TYPO_LETTERS, (len(name) - 1) // 4 + 1) and letters < len(name) // 2 else ""
+
+
+def _letters_apart(one: str, other: str) -> int:
+    """Letters inserted, removed or replaced between two words; two that changed places count as two."""
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        before, row[0] = row[0], i
+        for j, another in enumerate(other, 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (letter != another))
+    return row[-1]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping
 from typing import Final
 
+from planner import frameworks
 from planner.cost.strategies import Strategy
 from planner.dialects.graph.read import ReadResult
 from planner.dialects.mindspeed.given import Flags
@@ -21,8 +22,6 @@ _LATENT: Final = ("--q-lora-rank", "--kv-lora-rank", "--qk-head-dim", "--qk-pos-
 #: Flags that make the MLP a gated one (MindSpeed-LLM ``core/transformer/mlp.py``).
 _GATED: Final = ("--swiglu", "--geglu", "--gelu-tanh")
 _MOST_LAYERS: Final = 10_000
-#: Tokens that Megatron pads a vocabulary to a multiple of, times tp, when nothing else is said.
-_VOCABULARY: Final = 128
 
 
 def read_mindspeed(
@@ -293,12 +292,9 @@ def _vocabulary(flags: Flags, vocab: int | None) -> int:
             f"{flags.source}: the vocabulary comes from the tokenizer; give its number of tokens with --vocab N, or "
             "add --padded-vocab-size N to the script."
         )
-    unit = flags.integer("--make-vocab-size-divisible-by", _VOCABULARY)
-    return (
-        -(-given // (unit * flags.integer("--tensor-model-parallel-size", 1)))
-        * unit
-        * flags.integer("--tensor-model-parallel-size", 1)
-    )
+    unit = flags.integer("--make-vocab-size-divisible-by", frameworks.of("mindspeed").vocab_multiple)
+    unit *= flags.integer("--tensor-model-parallel-size", 1)
+    return -(-given // unit) * unit
 
 
 def _attention(flags: Flags, hidden: int, heads: int, *, bias: bool) -> Attention:

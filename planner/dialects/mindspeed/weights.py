@@ -120,7 +120,8 @@ WEIGHTS: Final = Weights(
             "scale-emb dim-model-base scale-depth *-multiplier-scale apply-layernorm-1p add-rmsnorm-offset "
             "rmsnorm-weight-in-fp32 init-norm-weight-in-fp32 input-layernorm-in-fp32 gelu-tanh geglu openai-gelu "
             "squared-relu quick-geglu compress-rope-theta swiglu-limit square-alibi-mask fill-neg-inf "
-            "enable-mla-scale-* qk-l2-norm apply-query-key-layer-scaling fp16-lm-cross-entropy attention-softmax-in-fp32 softmax-type "
+            "enable-mla-scale-* qk-l2-norm apply-query-key-layer-scaling "
+            "fp16-lm-cross-entropy attention-softmax-in-fp32 softmax-type "
             # routing
             "moe-router-topk-scaling-factor moe-router-num-groups moe-router-group-topk moe-router-dtype "
             "moe-router-score-function moe-router-bias-update-rate moe-router-load-balancing-type moe-*-aux-loss-coeff "
