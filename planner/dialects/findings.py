@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
+from typing import Final
 
 from planner.errors import SpecError
 
@@ -59,22 +60,21 @@ def known_classes() -> dict[str, frozenset[str]]:
     return {kind: frozenset(names.split()) for kind, names in body.items() if kind != "about"}
 
 
-#: Letters by which a misspelt name differs from the real one at most.
-TYPO_LETTERS = 2
+#: Letters by which a misspelt name differs from the real one at most, and from which length on it may be one more.
+_TYPO_LETTERS: Final = 2
+_LONG: Final = 24
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """The known name that another one was meant to be: other capitals, or two letters off at most; else empty.
+    """The known name that another one was meant to be: other capitals, or a few letters off; else empty.
 
     >>> meant("AdmaW", ("Adam", "AdamW")), meant("MFLosMonitor", ("MFLossMonitor",)), meant("Mine", ("Muon",))
     ('AdamW', 'MFLossMonitor', '')
     """
-    plain = name.lower()
-    found = [
-        (_letters_apart(plain, real.lower()), real) for real in known if abs(len(real) - len(name)) <= TYPO_LETTERS
-    ]
-    letters, real = min(found, default=(len(name), ""))
-    return real if letters <= min(TYPO_LETTERS, (len(name) - 1) // 4 + 1) and letters < len(name) // 2 else ""
+    most = min(_TYPO_LETTERS + (len(name) >= _LONG), (len(name) + 3) // 4)
+    near = [real for real in known if abs(len(real) - len(name)) <= most]
+    letters, real = min(((_letters_apart(name.lower(), real.lower()), real) for real in near), default=(most + 1, ""))
+    return real if letters <= most else ""
 
 
 def _letters_apart(one: str, other: str) -> int:

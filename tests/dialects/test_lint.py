@@ -424,7 +424,7 @@ SPEED = test_mindspeed.MATRIX["qwen3"]
         ("flag-conflict", "--recompute-granularity full", "--recompute-granularity selective"),
         ("flag-conflict", "--overlap-grad-reduce", "--overlap-grad-reduce --schedules-method dualpipev"),
         ("flag-value", "--global-batch-size 8", "--global-batch-size 0"),
-        ("layout", "--padded-vocab-size 151936", ""),
+        ("layout", "--num-layers", "--hidden-layers"),
     ],
 )
 def test_faults_of_mindspeed_scripts(tmp_path, rule, old, new):
