@@ -13,7 +13,7 @@ from planner.cluster import kept
 from planner.cluster import load as clusters
 from planner.cluster.records import Hardware
 from planner.completion import cards_of, complete
-from planner.cost.estimate import Estimate, evaluate
+from planner.cost.estimate import Estimate
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import SpecError
 from planner.inputs import request_for
@@ -21,6 +21,7 @@ from planner.legality.apply import require_legal
 from planner.model.records import Model
 from planner.plan import Plan
 from planner.search.suggest import Request, Result, search
+from planner.timeline.estimate import evaluate
 
 Progress = Callable[[int, int], None]
 
@@ -38,6 +39,7 @@ def suggest(
     pins: Mapping[str, Collection[int | str | bool]] | None = None,
     objective: str = "time",
     recompute: str = "auto",
+    balance: str = "fast",
     top: int = 10,
     progress: Progress | None = None,
 ) -> Result:
@@ -67,6 +69,9 @@ def suggest(
     objective : {"time", "cards", "memory"}
     recompute : {"auto", "none", "selective", "full"}
         The least that fits, stage by stage, or the same for every layer.
+    balance : {"fast", "exact", "none"}
+        How layers of the best strategies are moved between stages: by single moves; by CP-SAT too (some seconds); not
+        at all.
     top : int
         Strategies wanted; 0 for all finalists.
 
@@ -100,7 +105,7 @@ def suggest(
     )
     if not isinstance(pins or {}, Mapping):
         raise SpecError(f"pins={pins!r} must map dimensions to legal values, e.g. {{'tp': {{8}}}}.")
-    asked: dict[str, Any] = checked(objective=objective, recompute=recompute, top=top)
+    asked: dict[str, Any] = checked(objective=objective, recompute=recompute, balance=balance, top=top)
     asked["pins"] = dict(pins or {})
     return search(replace(request, **asked), progress)
 

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 
 from planner.checked import checked
-from planner.cost.estimate import evaluate
+from planner.cost.experts import default_etp
 from planner.cost.memory.peak import least_recompute
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import SpecError
+from planner.legality.apply import apply_rules
+from planner.legality.rules import SCALAR_RULES
 from planner.search.layouts import layouts
 from planner.search.suggest import Request
+from planner.timeline.estimate import evaluate
 
 
 def cards_of(degrees: Mapping[str, Any]) -> int:
@@ -34,8 +37,10 @@ def complete(
     """Whole strategy from some of its degrees.
 
     dp defaults to what the other degrees leave of the cards, every other degree and the micro-batch size to 1, the
-    micro-batches to what the global batch needs, the optimizer to sharding over dp x cp, the layers to the best even
-    split.  Nothing is searched but the split and, with ``recompute="auto"``, the least recompute that fits.
+    micro-batches to what the global batch needs, etp to the framework's own habit, the optimizer to the framework's
+    least sharding, over dp x cp, the layers to the best even split.  Nothing is searched but the split and, with
+    ``recompute="auto"``, the least recompute that fits.  A strategy that breaks a rule comes back as it is, with the
+    first split and without recompute.
 
     Parameters
     ----------
@@ -59,7 +64,10 @@ def complete(
     checked(**fields, recompute=_listed(recompute), stage_layers=_listed(stage_layers))
     fields = _degrees(request, fields)
     candidates = [_strategy(fields, layers) for layers in _splits(request, fields, stage_layers)]
-    return _best(request, Strategies.of(candidates), recompute)
+    table = Strategies.of(candidates)
+    if not apply_rules(request.context, table.take([0]), SCALAR_RULES)[0].all():
+        return table.row(0)  # nothing is known of a layout that cannot run; the rules say why
+    return _best(request, table, recompute)
 
 
 def _listed(value: Any) -> Any:
@@ -78,9 +86,12 @@ def _degrees(request: Request, fields: dict[str, Any]) -> dict[str, Any]:
     fields.setdefault("dp", cards // rest)
     fields.setdefault("micro_batches", max(batch // (fields["dp"] * fields["micro_batch_size"]), 1))
     shards = fields["dp"] * fields["cp"]
-    fields.setdefault("zero_level", 1 if shards > 1 else 0)
+    sharding = [level for level in request.workload.runs_on.zero_levels if level > 0]
+    fields.setdefault("zero_level", min(sharding) if shards > 1 else 0)
     fields.setdefault("optimizer_shard", shards if fields["zero_level"] else 1)
     fields.setdefault("sequence_parallel", fields["tp"] > 1)
+    experts, framework = request.model.moe is not None, request.workload.framework
+    fields.setdefault("etp", default_etp(framework, experts=experts, tp=fields["tp"]))
     fields.setdefault("schedule", "interleaved" if fields["vpp"] > 1 else "1f1b")
     fields.setdefault("ulysses_degree", fields["cp"] if fields.get("cp_algorithm") == "ulysses" else 1)
     return fields

@@ -72,25 +72,26 @@ class Framework:
         MindSpore's optimizer parallelism, see ``planner.cost.memory.rules``.
     master_copies : bool
         Keeps 16-bit parameters beside float32 copies unless told otherwise; False: float32 parameters alone.
-    expert_tensor_parallel : bool
-        Experts are split over tp as well unless told otherwise.
+    expert_parts : {"whole", "tp", "any"}
+        How an expert may be split: not at all; over tp, or not at all; over any number of ranks that divides its
+        width.  Where it may be, it is split over tp unless told otherwise.
     fused_loss : bool
         Loss and its gradient are one kernel in place of the logits.
     transformer_engine : bool
         Layers are NVIDIA's Transformer Engine.
     least_compressed_seq : int
         Shorter sequences have no compressed attention mask [tokens]; 0: all have one.
-    splits_shared_experts : bool
-        Shared experts are split over tp; False: every rank of tp runs them whole.
     sends_parts : bool
         Each rank of tp sends its part of the activations between stages and the receivers gather, with sequence
         parallelism or without (arXiv 2104.04473, section 4.1).
-    dense_needs_sp : bool
-        Dense networks, too, need sequence parallelism with tp > 1.
+    moe_needs_sp, dense_needs_sp : bool
+        Networks with and without experts need sequence parallelism with tp > 1.
     exchanges_heads : bool
         Attention of every kind compiles with head exchange (Ulysses); False: only some latent attention.
     experts_over_cp : bool
         Experts may be spread over dp x tp x cp ranks of a stage; False: over dp x tp.
+    nested_experts : bool
+        Ranks that hold different experts are a part of tp, else of cp x tp, else a multiple of cp x tp.
     most_local_experts : int
         Experts a rank may hold; 0: any number.
     swap_level : int
@@ -122,15 +123,16 @@ class Framework:
     tensors: TensorLayout
     sharded_weights: bool = False
     master_copies: bool
-    expert_tensor_parallel: bool = False
+    expert_parts: Literal["whole", "tp", "any"] = "whole"
     fused_loss: bool = False
     transformer_engine: bool = False
     least_compressed_seq: int
-    splits_shared_experts: bool = True
     sends_parts: bool
+    moe_needs_sp: bool = True
     dense_needs_sp: bool = False
     exchanges_heads: bool = True
     experts_over_cp: bool
+    nested_experts: bool = False
     most_local_experts: int = 0
     swap_level: int
     swaps_in_pipeline: bool = True
@@ -154,7 +156,6 @@ _MCORE: Final = Framework(
     sharded_weights=True,
     master_copies=False,
     least_compressed_seq=LEAST_COMPRESSED_SEQ,
-    splits_shared_experts=False,
     sends_parts=False,
     exchanges_heads=False,
     experts_over_cp=False,
@@ -172,9 +173,10 @@ _LEGACY: Final = replace(
     targets=("mindformers", "mindspore"),
     schedules=("gpipe", "1f1b", "interleaved", "seqpipe"),
     tensors="legacy",
-    expert_tensor_parallel=True,
-    splits_shared_experts=True,
+    expert_parts="tp",
+    moe_needs_sp=False,
     exchanges_heads=True,
+    experts_over_cp=True,
 )
 
 _PYNATIVE: Final = replace(
@@ -187,10 +189,10 @@ _PYNATIVE: Final = replace(
     zero_levels=(0, 3),
     tensors="megatron",
     sharded_weights=False,
-    splits_shared_experts=True,
     dense_needs_sp=True,
     exchanges_heads=True,
     experts_over_cp=True,
+    nested_experts=True,
     swaps_in_pipeline=False,
 )
 
@@ -204,6 +206,7 @@ _MEGATRON: Final = Framework(
     schedules=("1f1b", "interleaved"),
     zero_levels=(0, 1, 2, 3),
     tensors="megatron",
+    expert_parts="any",
     master_copies=True,
     fused_loss=True,
     transformer_engine=True,
@@ -225,7 +228,6 @@ _MINDSPEED: Final = replace(
     ascend=True,
     zero_levels=(0, 1),
     tensors="mindspeed",
-    expert_tensor_parallel=True,
     fused_loss=False,
     transformer_engine=False,
     most_local_experts=128,  # above it the fused NPU operators refuse (ms-swift, Qwen3-Next on NPU)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from planner.cost.experts import default_etp
 from planner.cost.strategies import Strategy
 from planner.errors import SpecError
 from planner.model import serial
@@ -141,10 +142,25 @@ def loads(text: str, *, source: str = "plan") -> Plan:
             f"{SCHEMA}; make the plan again, or install the planner that wrote it ({body.get('planner', 'unknown')})."
         )
     fields = {key: value for key, value in body.items() if key != "schema"}
+    _complete(fields)
     try:
         return typing.cast(Plan, _record(Plan, fields, source))
     except SpecError as error:
         raise SpecError(_prefixed(source, str(error))) from None
+
+
+def _complete(fields: dict[str, Any]) -> None:
+    """Add what plans of 0.1 do not say: their experts were split over tp, where the ranks of a stage are enough."""
+    strategy, workload, model = (fields.get(name) for name in ("strategy", "workload", "model"))
+    if not (isinstance(strategy, dict) and isinstance(workload, dict) and isinstance(model, dict)):
+        return
+    if "etp" in strategy or not all(_is_int(strategy.get(name, 1)) for name in ("dp", "tp", "cp", "ep")):
+        return
+    dp, tp, cp, ep = (strategy.get(name, 1) for name in ("dp", "tp", "cp", "ep"))
+    split = ep > 0 and dp * cp % ep == 0
+    experts = bool(model.get("moe"))
+    framework = str(workload.get("framework", ""))
+    fields["strategy"] = strategy | {"etp": default_etp(framework, experts=experts, tp=tp) if split else 1}
 
 
 def save(plan: Plan, path: str | Path) -> None:

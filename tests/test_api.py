@@ -127,6 +127,29 @@ def test_infeasible_says_how_many_cards() -> None:
     assert planner.suggest("70B", fewest, global_batch=1024).estimates.fits.all()
 
 
+@pytest.mark.parametrize(
+    ("framework", "etp", "level"),
+    [("mindformers", 1, 1), ("mindformers-legacy", 4, 1), ("mindspeed", 4, 1), ("megatron", 4, 1),
+     ("mindformers-pynative", 1, 3)],
+)  # fmt: skip
+def test_what_is_left_out_is_the_frameworks_own_habit(framework: str, etp: int, level: int) -> None:
+    request = inputs.request_for("qwen3-30b-a3b", 16, framework=framework)
+    strategy = completion.complete(request, tp=4, ep=2)
+    assert (strategy.etp, strategy.zero_level) == (etp, level)
+    assert not violations(request.context, strategy)
+
+
+def test_a_layout_whose_experts_need_more_ranks_than_there_are_is_refused_by_name() -> None:
+    request = inputs.request_for("mixtral-8x7b", 8, framework="megatron", hardware="h100")
+    strategy = completion.complete(request, tp=4, ep=4)  # ep x etp = 16 ranks of 8
+    with pytest.raises(SpecError, match="ep-ranks: ep=4 x etp=4 = 16 does not divide the 8 ranks .* or etp: 1, 2"):
+        api.judged(request, strategy)
+    with pytest.raises(SpecError, match="16 parts of the experts need more ranks than .* = 8 of a stage"):
+        api.estimate_of(request, strategy)
+    whole = completion.complete(request, tp=4, ep=4, etp=1)
+    assert api.estimate_of(request, whole).strategy.etp == 1
+
+
 def test_complete_fills_only_what_was_left_out() -> None:
     request = inputs.request_for(LLAMA, 64, seq=4096, global_batch=128)
     strategy = completion.complete(request, tp=8, pp=4)

@@ -40,15 +40,17 @@ FACTS = {
     "tensors": ("mcore", "legacy", "megatron", "mindspeed", "megatron"),
     "sharded_weights": (True, True, False, False, False),
     "master_copies": (False, False, False, True, True),
-    "expert_tensor_parallel": (False, True, False, True, False),
+    "expert_parts": ("whole", "tp", "whole", "any", "any"),
     "fused_loss": (False, False, False, False, True),
     "transformer_engine": (False, False, False, False, True),
     "least_compressed_seq": (2048, 2048, 2048, 0, 0),
-    "splits_shared_experts": (False, True, True, True, True),
     "sends_parts": (False, False, False, True, True),
     "dense_needs_sp": (False, False, True, False, False),
     "exchanges_heads": (False, True, True, True, True),
-    "experts_over_cp": (False, False, True, True, True),
+    "vocab_multiple": (0, 0, 0, 128, 128),
+    "experts_over_cp": (False, True, True, True, True),
+    "nested_experts": (False, False, True, False, False),
+    "moe_needs_sp": (True, False, True, True, True),
     "most_local_experts": (0, 0, 0, 128, 0),
     "swap_level": (0, 0, 0, 1, 1),
     "swaps_in_pipeline": (True, True, False, True, True),
@@ -141,6 +143,7 @@ _OTHER_WORDS = {
     ("dialects/families.py", "_HELD"),  # by target
     ("inputs.py", "default_framework"),  # target
     ("dialects/mindspeed/flags.py", "STATED"),
+    ("dialects/mindspeed/weights.py", "WEIGHTS"),  # one flag is called --ai-framework
     ("observe/published.py", "_framework"),
     ("observe/published.py", "_tied"),
 }

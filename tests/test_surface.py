@@ -22,7 +22,8 @@ NAMES = {
 #: Parameters of the public functions and methods, in order.
 SIGNATURES = {
     "suggest": (
-        "model cards hardware seq global_batch tokens framework max_memory pins objective recompute top progress"
+        "model cards hardware seq global_batch tokens framework max_memory pins objective recompute balance top "
+        "progress"
     ),
     "estimate": (
         "model strategy hardware cards seq global_batch tokens framework max_memory recompute stage_layers degrees"

@@ -384,8 +384,6 @@ def workload_of(row: TruthRow) -> Workload:
     switches = [flag for flag in _SWITCHES if flag in row.flags]
     if row.kind == SIMULATOR_ROWS and "fused-cross-entropy" not in row.flags:
         switches.append("unfused-cross-entropy")
-    if row.options.get("expert_tensor_parallel") == 1 or "expert-tensor-parallel" in row.flags:
-        switches.append("no-expert-tensor-parallel")
     switches.extend(switch for words, switch in _FRAMEWORKS if any(word in row.framework_text for word in words))
     if "mindspore-lab/mindformers" in row.source or "mindspore-ai/docs" in row.source:  # recipes of releases up to 1.5
         switches.append("selective-legacy")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from planner.cli import ask, parse
+from planner.cli.files import check_target, write
 from planner.cli.options import (
     ACCEPT_UNREAD,
     CLUSTER_PANEL,
@@ -19,7 +19,6 @@ from planner.cli.options import (
     spread,
 )
 from planner.cli.output import print_document, print_lines, searching
-from planner.errors import EmitError
 
 EPILOG = """Examples:
 
@@ -68,32 +67,3 @@ def improve(
     else:
         why = broken[0].message if broken else ""
         print_lines(improvement_lines(request, before, after, improved, out, broken=why))
-
-
-def check_target(out: str | None, *, force: bool) -> None:
-    """Refuse an output that exists or cannot be written, before anything is searched."""
-    if out is None:
-        return
-    path = Path(out)
-    if path.is_symlink() or path.is_dir():
-        raise EmitError(f"--out {out} is a {'symbolic link' if path.is_symlink() else 'folder'}; name a new file.")
-    if path.exists() and not force:
-        raise EmitError(f"--out {out} exists; name another file, or replace it with --force.")
-    if not path.parent.is_dir():
-        raise EmitError(f"--out {out}: the folder {path.parent} does not exist.")
-
-
-def write(out: str, text: str) -> None:
-    """Write the whole file or nothing."""
-    import os
-    import tempfile
-
-    path = Path(out)
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except OSError as error:
-        raise EmitError(f"--out {out} cannot be written: {error.strerror}.") from None

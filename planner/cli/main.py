@@ -22,6 +22,8 @@ COMMANDS: Final = {
     "emit": "emit",
     "check": "check",
     "improve": "improve",
+    "timeline": "timeline",
+    "trace": "trace",
     "dryrun": "dryrun",
     "accuracy": "accuracy",
     "collective": "collective",

@@ -91,6 +91,7 @@ class PinOptions:
     dp: str | None = opt("--dp", STRATEGY_PANEL, "Data parallel.", "N")
     cp: str | None = opt("--cp", STRATEGY_PANEL, "Context parallel.", "N")
     ep: str | None = opt("--ep", STRATEGY_PANEL, "Expert parallel.", "N")
+    etp: str | None = opt("--etp", STRATEGY_PANEL, "Expert tensor parallel: ranks that share each expert.", "N")
     vpp: str | None = opt("--vpp", STRATEGY_PANEL, "Chunks of a stage (interleaving).", "N")
     micro_batch: str | None = opt("--micro-batch", STRATEGY_PANEL, "Samples of a micro-batch.", "N")
     recompute: str | None = opt("--recompute", STRATEGY_PANEL, "auto, none, selective or full (default: auto).", "HOW")

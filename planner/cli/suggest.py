@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from planner.search.suggest import Request, Result
 
 OBJECTIVES = ("time", "cards", "memory")
+BALANCES = ("fast", "exact", "none")
 
 EPILOG = """Examples:
 
@@ -55,6 +56,9 @@ def suggest(
     output: OutputOptions,
     cards: Annotated[str | None, own("--cards", CLUSTER_PANEL, "Cards of the job.", "N")] = None,
     objective: Annotated[str, own("--objective", OUTPUT_PANEL, "time, cards (fewest) or memory.", "WHAT")] = "time",
+    balance: Annotated[
+        str, own("--balance", OUTPUT_PANEL, "Layers of stages: fast, exact (CP-SAT, some seconds) or none.", "HOW")
+    ] = "fast",
     top: Annotated[str, own("--top", OUTPUT_PANEL, "Plans shown (default: 10).", "N")] = "10",
     explain: Annotated[bool, own("--explain", OUTPUT_PANEL, "Also count what removed the others.")] = False,
     emit: Annotated[str | None, own("--emit", EMIT_PANEL, "Write the best plan into this folder.", "DIR")] = None,
@@ -69,7 +73,7 @@ def suggest(
     if files.target is not None and workload.framework is None:
         workload = replace(workload, framework=framework_for(model, files.target))
     check_files(emit, emit_top, files)
-    request = request_of(model, cluster, workload, pins, cards, objective)
+    request = request_of(model, cluster, workload, pins, cards, objective, balance)
     shown = parse.whole(top, "--top", most=1000)
     with searching(quiet=output.json) as progress:
         result = search(replace(request, fill=shown), progress)
@@ -149,15 +153,18 @@ def held_plans(result: Result, count: int, files: EmitOptions) -> tuple[list[Pla
 
 
 def refusals(refused: list[tuple[int, str]]) -> list[str]:
-    """One sentence for neighbouring plans that are refused for the same reason.
+    """One sentence for all plans that are refused for the same reason.
 
-    >>> refusals([(1, "No words."), (2, "No words."), (3, "Too long.")])
-    ['Plans 1 to 2 are not written: No words.', 'Plan 3 is not written: Too long.']
+    >>> refusals([(1, "No words."), (2, "No words."), (3, "Too long."), (5, "No words.")])
+    ['Plans 1 to 2 and 5 are not written: No words.', 'Plan 3 is not written: Too long.']
     """
     said = []
-    for reason, group in itertools.groupby(refused, key=lambda item: item[1]):
-        ranks = [rank for rank, _ in group]
-        which = f"Plan {ranks[0]} is" if len(ranks) == 1 else f"Plans {ranks[0]} to {ranks[-1]} are"
+    for reason in dict.fromkeys(reason for _, reason in refused):
+        ranks = [rank for rank, why in refused if why == reason]
+        runs = [list(run) for _, run in itertools.groupby(ranks, key=lambda rank: rank - ranks.index(rank))]
+        named = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+        several = " and ".join(filter(None, (", ".join(named[:-1]), named[-1])))
+        which = f"Plan {several} is" if len(ranks) == 1 else f"Plans {several} are"
         said.append(f"{which} not written: {reason}")
     return said
 
@@ -169,9 +176,11 @@ def request_of(
     pins: PinOptions,
     cards: str | None,
     objective: str,
+    balance: str,
 ) -> Request:
-    """Request with pins and objective."""
-    if objective not in OBJECTIVES:
-        raise SpecError(f"--objective '{objective}' is not known; legal: {', '.join(OBJECTIVES)}.")
+    """Request with pins, objective and balance."""
+    for option, value, legal in (("objective", objective, OBJECTIVES), ("balance", balance, BALANCES)):
+        if value not in legal:
+            raise SpecError(f"--{option} '{value}' is not known; legal: {', '.join(legal)}.")
     request = ask.request_from(model, cluster, workload, ask.cards_from(cards))
-    return replace(parse.searched(request, pins), objective=objective)  # type: ignore[arg-type]
+    return replace(parse.searched(request, pins), objective=objective, balance=balance)  # type: ignore[arg-type]

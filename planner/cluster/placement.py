@@ -151,19 +151,26 @@ def pod_devices(cluster: Cluster) -> int:
 
 
 def strides(
-    *, tp: ArrayLike, cp: ArrayLike, dp: ArrayLike, pp: ArrayLike, ep: ArrayLike = 1, ulysses: ArrayLike = 1
+    *,
+    tp: ArrayLike,
+    cp: ArrayLike,
+    dp: ArrayLike,
+    pp: ArrayLike,
+    ep: ArrayLike = 1,
+    ulysses: ArrayLike = 1,
+    etp: ArrayLike = 1,
 ) -> dict[str, tuple[IntArray, IntArray]]:
     """(size, stride) of every kind of group.
 
     ``dp_cp`` holds the ranks among which gradients are reduced and optimizer states sharded, ``edp`` the same for
-    experts; ``ulysses`` and ``ring`` divide cp, head exchange between neighbours; ``embedding`` joins first and last
-    stage.
+    experts, of which ``etp`` consecutive ranks hold the parts of each; ``ulysses`` and ``ring`` divide cp, head
+    exchange between neighbours; ``embedding`` joins first and last stage.
 
     >>> kinds = strides(tp=4, cp=1, dp=2, pp=8)
     >>> [(name, int(size), int(step)) for name, (size, step) in kinds.items() if size > 1]
     [('tp', 4, 1), ('dp', 2, 4), ('dp_cp', 2, 4), ('pp', 8, 8), ('edp', 8, 1), ('embedding', 2, 56)]
     """
-    tp, cp, dp, pp, ep, ulysses = (np.asarray(value, np.int64) for value in (tp, cp, dp, pp, ep, ulysses))
+    tp, cp, dp, pp, ep, ulysses, etp = (np.asarray(value, np.int64) for value in (tp, cp, dp, pp, ep, ulysses, etp))
     stage = tp * cp * dp
     one = np.ones_like(stage)
     return {
@@ -174,8 +181,9 @@ def strides(
         "dp": (dp, tp * cp),
         "dp_cp": (dp * cp, tp),
         "pp": (pp, stage),
-        "ep": (ep, one),
-        "edp": (stage // ep, ep),
+        "etp": (etp, one),
+        "ep": (ep, etp * one),
+        "edp": (stage // (ep * etp), ep * etp),
         "embedding": (np.minimum(pp, 2), stage * np.maximum(pp - 1, 1)),
     }
 

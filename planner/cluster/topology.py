@@ -33,6 +33,8 @@ class Degrees(Protocol):
     def pp(self) -> int: ...  # noqa: D102
     @property
     def ep(self) -> int: ...  # noqa: D102
+    @property
+    def etp(self) -> int: ...  # noqa: D102
 
 
 def graph(cluster: Cluster) -> nx.Graph[Any]:
@@ -62,8 +64,9 @@ def graph(cluster: Cluster) -> nx.Graph[Any]:
 def place_groups(cluster: Cluster, strategy: Degrees) -> dict[str, Groups]:
     """Ranks of every group of every kind; rank r sits on device r.
 
-    Kinds are ``tp``, ``cp``, ``dp``, ``dp_cp``, ``pp``, ``ep`` and ``edp``, as in `planner.cluster.placement.strides`.
-    ``strategy`` is anything with degrees tp, cp, dp, pp, ep whose product (without ep) is the number of devices.
+    Kinds are ``tp``, ``cp``, ``dp``, ``dp_cp``, ``pp``, ``etp``, ``ep`` and ``edp``, as in
+    `planner.cluster.placement.strides`.  ``strategy`` is anything with degrees tp, cp, dp, pp, ep, etp; the product of
+    the first four is the number of devices.
     """
     coordinates = [_coordinate(rank, strategy) for rank in range(cluster.devices)]
     fixed = {
@@ -72,8 +75,9 @@ def place_groups(cluster: Cluster, strategy: Degrees) -> dict[str, Groups]:
         "dp": ("pp", "cp", "tp"),
         "dp_cp": ("pp", "tp"),
         "pp": ("dp", "cp", "tp"),
-        "ep": ("pp", "edp"),
-        "edp": ("pp", "ep"),
+        "etp": ("pp", "edp", "ep"),
+        "ep": ("pp", "edp", "etp"),
+        "edp": ("pp", "ep", "etp"),
     }
     return {kind: _gathered(coordinates, axes) for kind, axes in fixed.items()}
 
@@ -119,12 +123,13 @@ def describe(cluster: Cluster) -> str:
 
 
 def _coordinate(rank: int, strategy: Degrees) -> dict[str, int]:
-    """Coordinates of a rank: tp fastest, then cp, dp and pp; ep counts consecutive ranks of a stage."""
+    """Coordinates of a rank: tp fastest, then cp, dp and pp; etp fastest, then ep, over the ranks of a stage."""
     stage, inside = divmod(rank, strategy.tp * strategy.cp * strategy.dp)
     replica, rest = divmod(inside, strategy.tp * strategy.cp)
     chunk, shard = divmod(rest, strategy.tp)
-    expert_replica, expert = divmod(inside, strategy.ep)
-    return {"pp": stage, "dp": replica, "cp": chunk, "tp": shard, "ep": expert, "edp": expert_replica}
+    experts, part = divmod(inside, strategy.etp)
+    copy, expert = divmod(experts, strategy.ep)
+    return {"pp": stage, "dp": replica, "cp": chunk, "tp": shard, "etp": part, "ep": expert, "edp": copy}
 
 
 def _gathered(coordinates: Sequence[dict[str, int]], fixed: tuple[str, ...]) -> Groups:

@@ -214,9 +214,22 @@ def evaluate(
     Estimates
         A row does not depend on the other rows, bit for bit.
     """
+    time = step_time(model, workload, cluster, calibration, table, run)
+    return joined(model, workload, cluster, calibration, table, time, limit_bytes)
+
+
+def joined(
+    model: Model,
+    workload: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    table: Strategies,
+    time: StepTime,
+    limit_bytes: float | None = None,
+) -> Estimates:
+    """Memory and derived figures beside given times of a step; see `evaluate`."""
     limit = float(cluster.hardware.device.usable_bytes if limit_bytes is None else limit_bytes)
     needed = memory(model, workload, table)
-    time = step_time(model, workload, cluster, calibration, table, run)
     fits = np.asarray(needed.peak_bytes <= limit)
     step_s = np.where(fits, time.step_s, np.nan)
     batch = (table.dp * table.micro_batch_size * table.micro_batches).astype(np.float64)

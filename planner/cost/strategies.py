@@ -24,7 +24,7 @@ CP_ALGORITHMS: Final = ("ring", "ulysses", "hybrid")
 SCHEDULES: Final = ("gpipe", "1f1b", "interleaved", "zero_bubble_v", "seqpipe")
 
 _SCALARS: Final = (
-    "dp", "tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "micro_batches", "ulysses_degree", "zero_level",
+    "dp", "tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch_size", "micro_batches", "ulysses_degree", "zero_level",
     "optimizer_shard",
 )  # fmt: skip
 
@@ -38,7 +38,10 @@ class Strategy:
     dp, tp, pp, cp : int
         Degrees; their product is the number of devices.
     ep : int
-        Expert-parallel degree, inside dp x cp x tp of a stage.
+        Expert-parallel degree: a rank holds an ep-th of the experts.
+    etp : int
+        Expert tensor-parallel degree: a rank holds an etp-th of each of its experts; 1: experts stay whole.  Copies of
+        an expert's part are spread over dp x cp x tp / (ep x etp) ranks of a stage.
     vpp : int
         Virtual chunks per stage (interleaving); 1: none.
     micro_batch_size, micro_batches : int
@@ -76,6 +79,7 @@ class Strategy:
     vpp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 1
     cp_algorithm: str = "ring"
     ulysses_degree: int = 1
     sequence_parallel: bool = True
@@ -122,6 +126,7 @@ class Strategies:
     vpp: IntArray
     cp: IntArray
     ep: IntArray
+    etp: IntArray
     micro_batch_size: IntArray
     micro_batches: IntArray
     ulysses_degree: IntArray
@@ -142,6 +147,11 @@ class Strategies:
     def devices(self) -> IntArray:
         """Devices of each row."""
         return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def expert_copies(self) -> FloatArray:
+        """Ranks of a stage that hold the same part of the same experts, dp x cp x tp / (ep x etp)."""
+        return np.asarray(self.dp * self.cp * self.tp / (self.ep * self.etp))
 
     @property
     def layers_CS(self) -> IntArray:

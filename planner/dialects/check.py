@@ -179,7 +179,7 @@ def _against_plan(path: Path, plan: Plan) -> list[Finding]:
         return []  # the file's own rules have said what is wrong with it
     changed = [
         name
-        for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "micro_batches", "layers")
+        for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch_size", "micro_batches", "layers")
         if getattr(result.strategy, name) != getattr(plan.strategy, name)
     ]
     if not changed:

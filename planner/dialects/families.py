@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from planner import frameworks
-from planner.cost.memory.rules import GLM_FAMILIES
+from planner.cost.parameters import GLM_FAMILIES
 from planner.errors import EmitError
 from planner.frameworks import TARGETS, Framework
 from planner.model.records import MOE, Model

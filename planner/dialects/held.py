@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from planner.cluster import load as clusters
 from planner.cluster.records import Cluster
-from planner.cost.estimate import Estimate, evaluate
+from planner.cost.estimate import Estimate
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import PlannerError
 from planner.plan import Plan
+from planner.timeline.estimate import evaluate
 from planner.units import GIB, format_seconds
 
 

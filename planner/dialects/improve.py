@@ -26,7 +26,7 @@ from planner.errors import EmitError, SpecError
 _STRATEGY_FLAGS = (
     "tensor-model-parallel-size pipeline-model-parallel-size num-layers-per-virtual-pipeline-stage "
     "num-layer-list sequence-parallel context-parallel-size context-parallel-algo ulysses-degree-in-cp "
-    "expert-model-parallel-size expert-tensor-parallel-size use-distributed-optimizer swap-optimizer "
+    "expert-model-parallel-size expert-tensor-parallel-size moe-tp-extend-ep use-distributed-optimizer swap-optimizer "
     "micro-batch-size global-batch-size recompute-granularity recompute-method recompute-num-layers "
     "recompute-activation-function recompute-activation-function-num-layers "
     "enable-recompute-layers-per-pp-rank noop-layers num-layers attention-mask-type use-cp-send-recv-overlap "
@@ -127,6 +127,8 @@ def _graph(document: Document, s: Strategy, before: ReadResult) -> str:
     legacy = before.workload.runs_on.dialect == "legacy"
     for key, value in _degrees(s, legacy=legacy, moe=before.model.moe is not None).items():
         _set_if_new(text, document, ("parallel_config", key), value)
+    if legacy and before.model.moe is not None:
+        _legacy_experts(text, document, s)
     runner = {"batch_size": s.micro_batch_size, "gradient_accumulation_steps": s.micro_batches if s.pp == 1 else 1}
     for key, value in runner.items():
         _set_if_new(text, document, ("runner_config", key), value)
@@ -147,6 +149,14 @@ def _graph(document: Document, s: Strategy, before: ReadResult) -> str:
     _optimizer(text, document, s)
     _dataset_strategy(text, document, s)
     return text.text
+
+
+def _legacy_experts(text: YamlText, document: Document, s: Strategy) -> None:
+    """Experts split over tp, which is the default of a legacy network without grouped products, or whole."""
+    path = ("moe_config", "expert_model_parallel")
+    usual = 1 if _lookup(document, ("moe_config", "use_gmm")) is True else s.tp
+    if (_lookup(document, path) or usual) != s.etp:
+        text.set(path, s.etp)
 
 
 def _degrees(s: Strategy, *, legacy: bool, moe: bool) -> dict[str, Any]:
@@ -286,6 +296,9 @@ def _script(text: str, s: Strategy, before: ReadResult, source: str) -> str:
     if s.cp == 1 and old.has("--context-parallel-size"):
         wanted["--context-parallel-size"] = 1  # stays, with what belongs to it and has no effect then
         wanted |= {flag: old.values[flag] for flag in _CONTEXT_FLAGS if flag in old.values}
+    dispatcher = _experts(old, s, wanted)
+    if dispatcher:
+        text = _set_flag(text, "--moe-token-dispatcher-type", dispatcher, source)
     for name in _STRATEGY_FLAGS:
         flag = f"--{name}"
         if flag not in wanted:
@@ -298,6 +311,20 @@ def _script(text: str, s: Strategy, before: ReadResult, source: str) -> str:
     if new:
         raise EmitError(f"{source} cannot be changed automatically: {' '.join(new)}")
     return text
+
+
+def _experts(old: Flags, s: Strategy, wanted: dict[str, Any]) -> str | None:
+    """Whole experts the way a script already has them; a dispatcher that takes the new layout, where its own does not.
+
+    ``alltoall_seq`` takes experts split over tp, and whole ones with --moe-tp-extend-ep alone.
+    """
+    extended = old.has("--moe-tp-extend-ep")
+    if extended and s.etp == 1 and s.ep % s.tp == 0:
+        wanted.pop("--expert-tensor-parallel-size", None)
+        wanted |= {"--moe-tp-extend-ep": None, "--expert-model-parallel-size": s.ep // s.tp}
+        return None
+    ordered = old.has("--num-experts") and old.text("--moe-token-dispatcher-type", "allgather") == "alltoall_seq"
+    return "alltoall" if ordered and (extended or s.etp != s.tp) else None
 
 
 def _set_nodes(text: str, devices: int) -> str:

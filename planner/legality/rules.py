@@ -13,7 +13,7 @@ Megatron-LM ``training/arguments.py``; HCCL's constraints page for groups on the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 from planner import frameworks
 from planner.cluster.placement import legal_on_quads, place_on, strides
 from planner.cluster.records import Cluster
+from planner.cost.experts import legal_etp
 from planner.cost.strategies import CP_ALGORITHMS, SCHEDULES, BoolArray, IntArray, Strategies, Strategy
 from planner.frameworks import Framework
 from planner.model.records import DENSE, Model, Workload
@@ -249,7 +250,8 @@ def _sp_explain(context: Context, s: Strategy) -> str:
 
 
 def _moe_sp_holds(context: Context, table: Strategies) -> BoolArray:
-    if context.model.moe is None and not context.runs_on.dense_needs_sp:
+    runs_on = context.runs_on
+    if not (runs_on.moe_needs_sp if context.model.moe else runs_on.dense_needs_sp):
         return _rows(table, True)
     return _rows(table, table.sequence_parallel | (table.tp == 1))
 
@@ -311,16 +313,16 @@ def _flash_explain(context: Context, s: Strategy) -> str:
 
 
 def expert_ranks(framework: str, dp: IntArray, tp: IntArray, cp: IntArray) -> IntArray:
-    """Ranks of a stage over which experts may be spread: dp x tp in graph mode, dp x tp x cp elsewhere."""
+    """Ranks of a stage that may hold different experts: dp x tp in MindFormers' mcore models, elsewhere times cp."""
     return dp * tp * cp if frameworks.of(framework).experts_over_cp else dp * tp
 
 
 def _dense_ep_holds(context: Context, table: Strategies) -> BoolArray:
-    return _rows(table, (table.ep == 1) | (context.model.moe is not None))
+    return _rows(table, (table.ep * table.etp == 1) | (context.model.moe is not None))
 
 
 def _dense_ep_explain(context: Context, s: Strategy) -> str:
-    return f"ep-needs-moe: ep={s.ep} but {context.model.name} has no experts; legal ep: 1."
+    return f"ep-needs-moe: ep={s.ep}, etp={s.etp} but {context.model.name} has no experts; legal ep and etp: 1."
 
 
 def _experts(context: Context) -> int:
@@ -338,18 +340,57 @@ def _experts_explain(context: Context, s: Strategy) -> str:
 
 
 def _ep_ranks_holds(context: Context, table: Strategies) -> BoolArray:
-    return _rows(table, expert_ranks(context.framework, table.dp, table.tp, table.cp) % table.ep == 0)
+    parts = table.ep * table.etp
+    whole = expert_ranks(context.framework, table.dp, table.tp, table.cp) % parts == 0
+    if context.runs_on.nested_experts:  # the mesh cuts tp, then cp x tp, before it cuts dp
+        inner = np.where(parts <= table.tp, table.tp, table.cp * table.tp)
+        whole = whole & ((parts > inner) | (inner % parts == 0))
+    return _rows(table, whole)
 
 
 def _ep_ranks_explain(context: Context, s: Strategy) -> str:
     over_cp = context.runs_on.experts_over_cp
     ranks = s.dp * s.tp * (s.cp if over_cp else 1)
     product = f"dp={s.dp} x tp={s.tp}" + (f" x cp={s.cp}" if over_cp else "")
-    legal = divisors(int(np.gcd(ranks, _experts(context))) if context.model.moe else 1)
-    return (
-        f"ep-ranks: ep={s.ep} does not divide the {ranks} ranks of a stage that share experts ({product}; "
-        f"pp={s.pp} x ep={s.ep} = {s.pp * s.ep} of {s.devices} devices on the expert side); legal ep: {_listed(legal)}."
-    )
+    legal = [ep for ep in divisors(int(np.gcd(ranks, _experts(context) or 1))) if _fits_ranks(context, s, ep, s.etp)]
+    advice = f"legal ep: {_listed(legal) or 'none'}"
+    others = [etp for etp in _etp_choices(context, s.tp) if etp != s.etp and _fits_ranks(context, s, s.ep, etp)]
+    if s.etp > 1 and others:
+        advice += f", or etp: {_listed(others)}"
+    spread, parts = f"ep={s.ep}", s.ep * s.etp
+    whole = spread
+    if s.etp > 1:
+        spread = f"{spread} x etp={s.etp}"
+        whole = f"{spread} = {parts}"
+    side = f"pp={s.pp} x {spread} = {s.pp * parts} of {s.devices} devices on the expert side"
+    where = f"the {ranks} ranks of a stage that share experts ({product}; {side})"
+    return f"ep-ranks: {whole} does not divide {where}; {advice}."
+
+
+def _fits_ranks(context: Context, s: Strategy, ep: int, etp: int) -> bool:
+    return bool(_ep_ranks_holds(context, Strategies.of([replace(s, ep=ep, etp=etp)]))[0])
+
+
+def _etp_choices(context: Context, tp: int) -> tuple[int, ...]:
+    moe = context.model.moe
+    return legal_etp(context.framework, experts=moe is not None, tp=tp, width=moe.expert_ffn if moe else 1)
+
+
+def _etp_holds(context: Context, table: Strategies) -> BoolArray:
+    moe = context.model.moe
+    if moe is None:
+        return _rows(table, True)  # said by ep-needs-moe
+    legal = {
+        "whole": table.etp == 1,
+        "tp": (table.etp == 1) | (table.etp == table.tp),
+        "any": moe.expert_ffn % table.etp == 0,
+    }
+    return _rows(table, legal[context.runs_on.expert_parts])
+
+
+def _etp_explain(context: Context, s: Strategy) -> str:
+    legal = _etp_choices(context, s.tp)
+    return f"expert-tp: {context.framework} does not split experts over etp={s.etp} ranks; legal: {_listed(legal)}."
 
 
 def _fused_holds(context: Context, table: Strategies) -> BoolArray:
@@ -603,9 +644,10 @@ def _quads_holds(context: Context, table: Strategies) -> BoolArray:
     fabric = context.cluster.hardware.node
     if fabric.kind != "quads":
         return _rows(table, True)
-    kinds = strides(tp=table.tp, cp=table.cp, dp=table.dp, pp=table.pp, ep=table.ep, ulysses=table.ulysses_degree)
+    kinds = strides(tp=table.tp, cp=table.cp, dp=table.dp, pp=table.pp, ep=table.ep, etp=table.etp,
+                    ulysses=table.ulysses_degree)  # fmt: skip
     good = np.ones(len(table), bool)
-    for name in ("tp", "cp", "dp", "dp_cp", "ep", "edp"):
+    for name in ("tp", "cp", "dp", "dp_cp", "etp", "ep", "edp"):
         size, stride = kinds[name]
         good &= legal_on_quads(place_on(context.cluster, np.maximum(size, 1), stride), fabric.quad_size)
     return good
@@ -615,7 +657,7 @@ def _quads_explain(context: Context, s: Strategy) -> str:
     quad, name = context.cluster.hardware.node.quad_size, context.cluster.hardware.name
     return (
         f"quads: HCCL refuses groups of 2 or 4 devices that straddle the quads of {quad} on {name} "
-        f"(tp={s.tp} stride 1, cp={s.cp} stride {s.tp}, dp={s.dp} stride {s.tp * s.cp}, ep={s.ep} stride 1); "
+        f"(tp={s.tp} stride 1, cp={s.cp} stride {s.tp}, dp={s.dp} stride {s.tp * s.cp}, ep={s.ep} stride {s.etp}); "
         f"legal inside one server: size x stride at most {quad}, or 8 members."
     )
 
@@ -658,7 +700,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("zero-bubble-v", "vpp 2, pp >= 2, micro-batches >= 2 pp", _zbv_holds, _zbv_explain),
     Rule("ep-needs-moe", "ep 1 without experts", _dense_ep_holds, _dense_ep_explain),
     Rule("experts", "ep divides the experts", _experts_holds, _experts_explain),
-    Rule("ep-ranks", "ep divides the ranks that share experts", _ep_ranks_holds, _ep_ranks_explain),
+    Rule("expert-tp", "the framework splits experts over so many ranks", _etp_holds, _etp_explain),
+    Rule("ep-ranks", "ep x etp divides the ranks that share experts", _ep_ranks_holds, _ep_ranks_explain),
     Rule("fused-experts", "MindSpeed: at most 128 experts a rank", _fused_holds, _fused_explain),
     Rule("zero-level", "the framework has the sharding level", _zero_holds, _zero_explain),
     Rule("optimizer-shard", "divides dp x cp, 1 at level 0", _shard_holds, _shard_explain),

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from planner import frameworks
+from planner.cost.experts import default_etp
 from planner.cost.strategies import Strategy
 from planner.errors import CalibrationError, PlannerError
 from planner.model.records import Attention, LayerKind, Model, Moe, Workload
@@ -456,14 +457,30 @@ def _strategy(
     sequence = row.get("sequence_parallel", row.get("seq_parallel", ""))
     sequence_parallel = sequence == "1" if sequence else ("sequence-parallel" in notes or degrees["tp"] > 1)
     vpp = len(layers)
+    etp = _expert_parts(cell, row, degrees, flags) if model.moe else 1
     return Strategy(
-        **degrees, vpp=vpp, micro_batch_size=mbs, micro_batches=micro, ulysses_degree=ulysses,
+        **degrees, vpp=vpp, etp=etp, micro_batch_size=mbs, micro_batches=micro, ulysses_degree=ulysses,
         cp_algorithm="ulysses" if ulysses == degrees["cp"] > 1 else "hybrid" if ulysses > 1 else "ring",
         sequence_parallel=sequence_parallel and degrees["tp"] > 1, zero_level=zero, optimizer_shard=shard,
         swap_optimizer="offload" in flags or "swap-optimizer" in flags,
         schedule=_schedule(notes + row["framework"], vpp),
         layers=layers, recompute_full=full, recompute_selective=selective,
     )  # fmt: skip
+
+
+def _expert_parts(cell: dict[str, int], row: dict[str, str], degrees: Mapping[str, int], flags: frozenset[str]) -> int:
+    """Ranks that share each expert: the stated number, 1 where a script sets it, else the framework's own.
+
+    ms-swift sets 1 where its user sets nothing (``megatron_args.py``).  Where a framework's own number asks for more
+    ranks than the row has, its experts were whole.
+    """
+    if cell.get("etp"):
+        return cell["etp"]
+    if "ms-swift" in row["framework"]:
+        return 1
+    usual = default_etp(_framework(row["framework"]), experts=True, tp=degrees["tp"])
+    ranks = degrees["dp"] * degrees["cp"] * degrees["tp"]
+    return 1 if "expert-tensor-parallel" in flags or ranks % (degrees["ep"] * usual) else usual
 
 
 def _schedule(text: str, vpp: int) -> str:

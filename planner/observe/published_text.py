@@ -75,7 +75,7 @@ def flags_of(row: dict[str, str], notes: str) -> frozenset[str]:
 
 
 def options_of(row: dict[str, str], notes: str) -> dict[str, int]:
-    """Numbers of switches: interleaved micro-batches, sequence slices, vocabulary padding, expert tensor parallel."""
+    """Numbers of switches: interleaved micro-batches, sequence slices, vocabulary padding."""
     found = {}
     for name, pattern in (
         ("micro_batch_interleave", r"micro_batch_interleave_num=(\d+)"),
@@ -87,8 +87,6 @@ def options_of(row: dict[str, str], notes: str) -> dict[str, int]:
     pad = re.match(r"(\d+)\*tp", row.get("vocab_pad_multiple", ""))
     if pad:
         found["vocab_pad"] = int(pad[1])
-    if row.get("etp"):
-        found["expert_tensor_parallel"] = int(row["etp"])
     return found
 
 

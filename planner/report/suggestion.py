@@ -38,7 +38,7 @@ def suggestion_lines(result: Result, rows: Sequence[Estimate], *, explain: bool 
 
 def ranked_lines(rows: Sequence[Estimate]) -> list[str]:
     """The ranked table; dimensions that are 1 everywhere are left out."""
-    shown = [n for n in ("dp", "tp", "pp", "vpp", "cp", "ep") if n in _ALWAYS or _varies(rows, n)]
+    shown = [n for n in ("dp", "tp", "pp", "vpp", "cp", "ep", "etp") if n in _ALWAYS or _varies(rows, n)]
     heads = ["#", *shown, "batch", "recomp", "GiB", "s/step", "80%", "tok/s", "MFU", "bub", "comm"]
     body = [_row(rank, row, shown) for rank, row in enumerate(rows, 1)]
     return narrow_table(heads, body)

@@ -155,7 +155,8 @@ def degrees(strategy: Strategy) -> str:
     ...                  micro_batches=4))
     'dp 2, tp 8, micro-batch 1 x 4'
     """
-    parts = [f"{n} {getattr(strategy, n)}" for n in ("dp", "tp", "pp", "vpp", "cp", "ep") if getattr(strategy, n) > 1]
+    names = ("dp", "tp", "pp", "vpp", "cp", "ep", "etp")
+    parts = [f"{name} {getattr(strategy, name)}" for name in names if getattr(strategy, name) > 1]
     if strategy.cp > 1:
         parts.append(f"cp by {strategy.cp_algorithm}")
     return ", ".join([*parts, f"micro-batch {strategy.micro_batch_size} x {strategy.micro_batches}"])
@@ -170,6 +171,7 @@ def extras(strategy: Strategy) -> str:
         parts.append("optimizer not sharded")
     if strategy.tp > 1:
         parts.append("sequence parallel" if strategy.sequence_parallel else "no sequence parallel")
+        parts += ["whole experts"] if strategy.ep > 1 and strategy.etp == 1 else []
     if strategy.pp > 1:
         parts.append(f"{strategy.schedule} schedule")
     if strategy.swap_optimizer:

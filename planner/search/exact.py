@@ -3,7 +3,8 @@
 For every stage all counts of layers near the present ones are options, priced by the same memory and time functions as
 the search, each with the least recompute under the stage's memory.  CP-SAT picks one option a stage: layers add up to
 the model, dense layers stand where the model has them, and micro-batches times the longest stage plus filling and
-draining is least.  OR-Tools is imported here only.
+draining is least.  What it picks, and the strategy as it was, then go through the single moves of
+`planner.search.balance.polished`, and simulation has the last word.  OR-Tools is imported here only.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ from planner.cost.memory.peak import least_recompute, memory
 from planner.cost.strategies import FloatArray, Strategies, Strategy
 from planner.cost.time.pipeline import locked_chunks
 from planner.model.records import DENSE
+from planner.search.balance import polished
 from planner.search.objective import estimated, timed
 from planner.search.request import Request
+from planner.timeline.chunks import chunk_seconds
 
 #: How far from its present layers a chunk may go, by number of chunks a stage; more chunks may only grow by one.
 REACH: Final = {1: 4, 2: 3, 3: 1}
 #: Work the solver may do on one strategy, in its own deterministic seconds.
 SOLVER_WORK: Final = 4.0
 MICROSECONDS: Final = 1e6
+#: Parts of a layer in which the stall is counted.
+UNITS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +52,23 @@ def balanced(request: Request, strategy: Strategy) -> Strategy:
     if not all(options):
         return strategy
     chosen = _solve(request, strategy, options)
-    if chosen is None:
-        return strategy
-    layers = tuple(tuple(option.layers[v] for option in chosen) for v in range(strategy.vpp))
-    found = replace(
-        strategy,
-        layers=layers,
-        recompute_full=tuple(option.full for option in chosen),
-        recompute_selective=tuple(option.selective for option in chosen),
-    )
-    both = estimated(request, Strategies.of([strategy, found]))
-    better = both.fits[1] and (not both.fits[0] or both.step_s[1] < both.step_s[0])
-    return found if better else strategy
+    starts = [strategy]
+    if chosen is not None:
+        starts.append(
+            replace(
+                strategy,
+                layers=tuple(tuple(option.layers[v] for option in chosen) for v in range(strategy.vpp)),
+                recompute_full=tuple(option.full for option in chosen),
+                recompute_selective=tuple(option.selective for option in chosen),
+            )
+        )
+    return fastest(request, [polished(request, start) for start in starts])
+
+
+def fastest(request: Request, strategies: list[Strategy]) -> Strategy:
+    """The one that fits and is fastest by simulation; the first of equals, and where none fits."""
+    found = estimated(request, Strategies.of(strategies))
+    return strategies[int(np.argmin(np.where(found.fits, found.step_s, np.inf)))]
 
 
 # --- options --------------------------------------------------------------------------------------------------------
@@ -173,7 +183,7 @@ def _solve(request: Request, strategy: Strategy, options: list[list[Option]]) ->
     for time in times:
         model.add(time <= longest)
     passes = strategy.vpp * strategy.micro_batches
-    scale = 6 * strategy.pp  # keeps the stall a whole number
+    scale = 6 * strategy.pp * UNITS  # keeps the stall a whole number
     cost = scale * (passes * longest + sum(times))
     if strategy.schedule in ("interleaved", "seqpipe"):
         each = [option.stage_s / sum(option.layers) for row in options for option in row if sum(option.layers)]
@@ -209,14 +219,30 @@ def _place_dense(model: Any, request: Request, layers: list[Any], dense: list[An
 
 
 def _stall(model: Any, request: Request, strategy: Strategy, layers: list[list[Any]]) -> Any:
-    """Layers lost to longer chunks elsewhere, times 6 pp: half of `locked_layers` beyond the fullest stage."""
+    """Layers lost to longer chunks elsewhere, times 6 pp `UNITS`: half of `locked_layers` beyond the fullest stage."""
     forward, backward = locked_chunks(strategy.pp, strategy.vpp)
+    head = 3 * _head_units(request, strategy)
     turns = []
     for turn in range(strategy.pp * strategy.vpp):
-        slowest = model.new_int_var(0, 3 * request.model.layers, f"turn{turn}")
+        slowest = model.new_int_var(0, 3 * UNITS * request.model.layers + head, f"turn{turn}")
         for stage in range(strategy.pp):
-            model.add(layers[forward[turn, stage]][stage] + 2 * layers[backward[turn, stage]][stage] <= slowest)
+            more = head if stage == strategy.pp - 1 and turn < strategy.pp else 0
+            taken = layers[forward[turn, stage]][stage] + 2 * layers[backward[turn, stage]][stage]
+            model.add(UNITS * taken + more <= slowest)
         turns.append(slowest)
-    fullest = model.new_int_var(0, request.model.layers, "fullest")
-    model.add_max_equality(fullest, [sum(row[stage] for row in layers) for stage in range(strategy.pp)])
+    fullest = model.new_int_var(0, UNITS * request.model.layers + head, "fullest")
+    for stage in range(strategy.pp):
+        more = head // 3 if stage == strategy.pp - 1 else 0
+        model.add(fullest >= UNITS * sum(row[stage] for row in layers) + more)
     return sum(turns) - 3 * strategy.pp * fullest
+
+
+def _head_units(request: Request, strategy: Strategy) -> int:
+    """Head, loss and MTP modules in layers, times `UNITS`."""
+    table = Strategies.of([strategy])
+    longest = chunk_seconds(request.model, request.workload, request.cluster, request.calibration, table)
+    chunk_s = (longest.forward_CVS + longest.backward_CVS)[0]
+    count = np.array(strategy.layers)
+    each = np.divide(chunk_s, count, out=np.full(count.shape, np.inf), where=count > 0)
+    layer_s = float(np.median(each[np.isfinite(each)]))
+    return max(round(UNITS * (float(chunk_s[-1, -1]) / layer_s - float(count[-1, -1]))), 0)

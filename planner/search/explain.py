@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from planner.cost.estimate import Estimate
+from planner.cost.experts import usual_etp
 from planner.cost.memory.peak import TERMS, least_recompute
 from planner.cost.strategies import Strategies, Strategy
 from planner.legality.apply import Violation, violations
@@ -197,6 +198,7 @@ def neighbours(request: Request, strategy: Strategy) -> Iterator[tuple[str, Stra
     yield _with(request, strategy, micro_batch_size=strategy.micro_batch_size * 2)
     if request.model.moe is not None:
         yield _with(request, strategy, ep=strategy.ep * 2)
+        yield from _expert_parts(request, strategy)
     whole = strategy.dp * strategy.cp
     if strategy.optimizer_shard < whole:
         yield _with(request, strategy, optimizer_shard=whole, zero_level=max(strategy.zero_level, 1))
@@ -206,6 +208,14 @@ def neighbours(request: Request, strategy: Strategy) -> Iterator[tuple[str, Stra
         yield _with(request, strategy, swap_optimizer=True)
     if strategy.schedule != "1f1b" and strategy.vpp > 1:
         yield _with(request, strategy, schedule="1f1b", vpp=1)
+
+
+def _expert_parts(request: Request, strategy: Strategy) -> Iterator[tuple[str, Strategy]]:
+    """Experts whole instead of split over tp, on as many ranks, and the other way round."""
+    for etp in usual_etp(request.workload.framework, experts=True, tp=strategy.tp):
+        parts = strategy.ep * strategy.etp
+        if etp != strategy.etp and parts % etp == 0:
+            yield _with(request, strategy, etp=etp, ep=parts // etp)
 
 
 def _mended(request: Request, strategy: Strategy) -> Iterator[tuple[str, Strategy]]:
@@ -247,6 +257,8 @@ def _with(request: Request, strategy: Strategy, **changes: object) -> tuple[str,
     dp, tp, cp = (int(str(merged[name])) for name in ("dp", "tp", "cp"))
     merged["micro_batches"] = max(request.workload.global_batch // (dp * int(str(merged["micro_batch_size"]))), 1)
     merged["sequence_parallel"] = tp > 1 and (strategy.sequence_parallel or strategy.tp == 1)
+    if "etp" not in changes and strategy.etp == strategy.tp > 1:
+        merged["etp"] = tp  # experts stay split over the tensor-parallel ranks
     if "cp" in changes:
         merged |= {"cp_algorithm": "ring", "ulysses_degree": 1}
     if strategy.optimizer_shard in (strategy.dp * strategy.cp, 1) and "optimizer_shard" not in changes:

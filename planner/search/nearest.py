@@ -22,7 +22,7 @@ def describe(strategy: Strategy) -> str:
     'dp 2, tp 4, pp 8, micro-batches 16 x 1'
     """
     parts = [f"dp {strategy.dp}", f"tp {strategy.tp}", f"pp {strategy.pp}"]
-    parts += [f"{name} {value}" for name in ("vpp", "cp", "ep") if (value := getattr(strategy, name)) > 1]
+    parts += [f"{name} {value}" for name in ("vpp", "cp", "ep", "etp") if (value := getattr(strategy, name)) > 1]
     return ", ".join([*parts, f"micro-batches {strategy.micro_batches} x {strategy.micro_batch_size}"])
 
 

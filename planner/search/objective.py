@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.cost.estimate import Estimates, evaluate
+from planner.cost.estimate import Estimates, joined
 from planner.cost.memory.peak import least_recompute, memory
 from planner.cost.strategies import BoolArray, FloatArray, Strategies
 from planner.cost.time.step import StepTime, step_time
 from planner.legality.rules import SEQPIPE
 from planner.search.request import Request
 from planner.search.tables import concatenate
+from planner.timeline.estimate import simulated_time
 
 
 def fitted(request: Request, table: Strategies) -> tuple[Strategies, BoolArray]:
@@ -69,15 +70,20 @@ def objective_of(request: Request, table: Strategies) -> FloatArray:
 
 
 def timed(request: Request, table: Strategies) -> StepTime:
-    """Step time of every row."""
+    """Step time of every row by the closed forms: what a scan compares."""
     return step_time(request.model, request.workload, request.cluster, request.calibration, table)
 
 
-def estimated(request: Request, table: Strategies) -> Estimates:
-    """Estimates of every row against the request's limit."""
-    return evaluate(
-        request.model, request.workload, request.cluster, request.calibration, table, limit_bytes=request.limit
-    )
+def simulated(request: Request, table: Strategies) -> StepTime:
+    """Step time of every row, its pipeline simulated: what is shown, and what finalists are ranked by."""
+    return simulated_time(request.model, request.workload, request.cluster, request.calibration, table)
+
+
+def estimated(request: Request, table: Strategies, time: StepTime | None = None) -> Estimates:
+    """Simulated estimates of every row against the request's limit."""
+    found = simulated(request, table) if time is None else time
+    job = (request.model, request.workload, request.cluster, request.calibration)
+    return joined(*job, table, found, limit_bytes=request.limit)
 
 
 def flattened(request: Request, table: Strategies) -> Strategies:

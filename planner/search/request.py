@@ -16,6 +16,7 @@ Balance = Literal["none", "fast", "exact"]
 Recompute = Literal["auto", "none", "selective", "full"]
 
 OBJECTIVES: Final = ("time", "cards", "memory")
+BALANCES: Final = ("none", "fast", "exact")
 RECOMPUTE: Final = ("auto", "none", "selective", "full")
 
 
@@ -35,7 +36,7 @@ class Request:
         Least that fits, stage by stage; or the same for every layer.
     balance : {"none", "fast", "exact"}
         How layers and recompute of the finalists are moved between stages: not at all; by local search over the cost
-        model; by CP-SAT as well, with the leading rows ordered by event simulation (some seconds).
+        model; by CP-SAT as well for the leading rows (some seconds).  Finalists are simulated and ranked by it anyway.
     tp_across_nodes : bool
         Tensor-parallel groups may span nodes.
     top : int
@@ -62,6 +63,8 @@ class Request:
         check_pins(self.pins)
         if self.objective not in OBJECTIVES:
             raise SpecError(f"objective={self.objective!r} is not known; legal: {', '.join(OBJECTIVES)}.")
+        if self.balance not in BALANCES:
+            raise SpecError(f"balance={self.balance!r} is not known; legal: {', '.join(BALANCES)}.")
         if self.recompute not in RECOMPUTE:
             raise SpecError(f"recompute={self.recompute!r} is not known; legal: {', '.join(RECOMPUTE)}.")
         if self.limit_bytes is not None and self.limit_bytes <= 0:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.experts import usual_etp
 from planner.cost.rows import distinct
 from planner.cost.strategies import CP_ALGORITHMS, SCHEDULES, IntArray, Strategies
 from planner.errors import SpecError
@@ -28,7 +29,7 @@ LEAST_TOKENS_PER_CP_RANK: Final = 4096
 
 #: Dimensions that can be pinned, and what a pin holds.
 PINS: Final = (
-    "dp", "tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "micro_batches", "ulysses_degree", "zero_level",
+    "dp", "tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch_size", "micro_batches", "ulysses_degree", "zero_level",
     "optimizer_shard", "cp_algorithm", "schedule", "sequence_parallel", "swap_optimizer", "selective",
 )  # fmt: skip
 
@@ -162,6 +163,7 @@ def _grow(context: Context, pins: Pins, columns: Columns) -> Columns:
     columns["shards"] = columns["dp"] * columns["cp"]
     columns = _each(columns, "shards", lambda shards: _sharding(context, pins, shards))
     columns = _each(columns, "tp", lambda tp: {"sequence_parallel": _sequence_parallel(pins, tp)})
+    columns = _each(columns, "tp", lambda tp: {"etp": _choice(pins, "etp", _expert_parts(context, tp))})
     batch = columns["dp"] * columns["micro_batch_size"]
     columns["micro_batches"] = np.maximum(context.workload.global_batch // batch, 1)
     keep = np.ones(len(batch), bool)
@@ -226,6 +228,10 @@ def _sharding(context: Context, pins: Pins, shards: int) -> Columns:
     return {"zero_level": level, "optimizer_shard": group}
 
 
+def _expert_parts(context: Context, tp: int) -> tuple[int, ...]:
+    return usual_etp(context.framework, experts=context.model.moe is not None, tp=tp)
+
+
 def _sequence_parallel(pins: Pins, tp: int) -> IntArray:
     return _choice(pins, "sequence_parallel", (1,)) if tp > 1 else np.array([0], np.int64)
 
@@ -237,8 +243,8 @@ def _table(columns: Columns, layers_CVS: IntArray) -> Strategies:
     full = np.zeros((len(layers_CVS), layers_CVS.shape[2]), np.int64)
     selective = layers_CVS.sum(axis=1) * columns["selective"][:, None]
     names = (
-        "dp", "tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "micro_batches", "ulysses_degree", "zero_level",
-        "optimizer_shard", "cp_algorithm", "schedule",
+        "dp", "tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch_size", "micro_batches", "ulysses_degree",
+        "zero_level", "optimizer_shard", "cp_algorithm", "schedule",
     )  # fmt: skip
     return Strategies(
         **{name: columns[name] for name in names},

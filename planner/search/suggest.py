@@ -11,19 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, NoReturn
 
 import numpy as np
 
-from planner.cluster.records import Calibration
 from planner.cost.estimate import Estimates
 from planner.cost.rows import distinct
-from planner.cost.strategies import FloatArray, IntArray, Strategies
+from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
+from planner.cost.time.step import StepTime
 from planner.errors import InfeasibleError, SpecError
-from planner.search.balance import rebalance
+from planner.search.balance import polished, rebalance
 from planner.search.cards import fewest_cards, lightest_rows
 from planner.search.nearest import describe, nearest_violations
-from planner.search.objective import estimated, fitted, flattened, objective_of
+from planner.search.objective import estimated, fitted, flattened, objective_of, simulated
 from planner.search.request import OBJECTIVES, RECOMPUTE, Balance, Objective, Recompute, Request
 from planner.search.space import Batch, batches
 from planner.search.tables import concatenate, degree_keys, order, variant_keys
@@ -48,11 +49,16 @@ Progress = Callable[[int, int], None]
 Keys = Callable[[Strategies], IntArray]
 
 #: Rows kept of each combination of degrees while scanning; combinations that are balanced, and rows of each.
-KEPT_PER_SHAPE: Final = 4
+KEPT_PER_SHAPE: Final = 6
 BALANCED_SHAPES: Final = 16
 BALANCED_PER_SHAPE: Final = 2
-#: Rows that CP-SAT balances and the simulation orders.
-PERFECTED: Final = 8
+#: How far apart closed forms and simulation may put two rows of one combination of degrees; see docs/time.md.
+CLOSED_FORM_ERROR: Final = 0.10
+#: Rows with chunks that are polished by default, and how far behind the first they may be: single moves gain up to 3 %.
+POLISHED: Final = 3
+POLISHED_GAP: Final = 0.03
+#: Rows that CP-SAT balances.
+PERFECTED: Final = 4
 #: Rows times stages up to which batches of the space are evaluated together.
 JOINED_CELLS: Final = 2**15
 #: Broken rules that a refusal spells out; the others are named.
@@ -66,7 +72,7 @@ class Result:
     Attributes
     ----------
     estimates : Estimates
-        Ranked, best first; one row for each combination of dp, tp, pp, cp and ep, and where these are fewer than
+        Ranked, best first; one row for each combination of dp, tp, pp, cp, ep and etp, and where these are fewer than
         ``request.fill``, their runners-up with other vpp and micro-batches.
     ties : tuple of tuple of int
         Rows in groups that the calibration cannot tell apart, in order; every row is in one group.
@@ -74,8 +80,6 @@ class Result:
         Candidates looked at, and those that are legal and fit.
     removed : dict of str to int
         Candidates removed by each rule, by memory (``memory``); with ``fitting`` they add up to ``examined``.
-    simulated_s : tuple of float
-        With ``balance="exact"``: seconds of a step of the leading rows, their pipeline simulated event by event [s].
     """
 
     request: Request
@@ -84,7 +88,6 @@ class Result:
     examined: int
     fitting: int
     removed: dict[str, int]
-    simulated_s: tuple[float, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -108,20 +111,18 @@ def search(request: Request, progress: Progress | None = None) -> Result:
     scan = _scan(request, progress)
     if scan.fitting == 0:
         _refuse(request, scan)
-    finalists = refine(request, scan.table, scan.objective)
-    ranked = _filled(request, _distinct(request, finalists))
-    simulated: tuple[float, ...] = ()
-    if request.balance == "exact" and request.objective == "time":
-        ranked, simulated = _perfected(request, ranked)
-    estimates = estimated(request, ranked)
+    field = _judged(request, _promising(request, refine(request, scan.table, scan.objective)))
+    ranked = _filled(request, field, field.leaders(request.top))
+    told = None if progress is None else partial(progress, scan.examined, scan.fitting)
+    ranked = _perfected(request, ranked, told)
+    estimates = estimated(request, ranked.table, ranked.time)
     return Result(
         request=request,
         estimates=estimates,
-        ties=tie_groups(estimates, request.calibration),
+        ties=tie_groups(estimates),
         examined=scan.examined,
         fitting=scan.fitting,
         removed=scan.removed,
-        simulated_s=simulated,
     )
 
 
@@ -210,44 +211,89 @@ def _place_in_group(keys: IntArray, by_key: IntArray, value: FloatArray | None =
 # --- finalists ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Finalists:
+    """Rows with their simulated time and what they are ranked by."""
+
+    table: Strategies
+    time: StepTime
+    value: FloatArray
+
+    def take(self, rows: IntArray) -> _Finalists:
+        return _Finalists(table=self.table.take(rows), time=self.time.take(rows), value=self.value[rows])
+
+    def leaders(self, most: int = 0) -> _Finalists:
+        """The best row of each combination of degrees, ranked; at most so many unless 0."""
+        rows = best_per_shape(self.table, self.value, 1)
+        return self.take(rows[:most] if most else rows)
+
+
+def _judged(request: Request, table: Strategies) -> _Finalists:
+    """Rows simulated."""
+    time = simulated(request, table)
+    value = objective_of(request, table) if request.objective == "memory" else time.step_s
+    return _Finalists(table=table, time=time, value=value)
+
+
+def _promising(request: Request, table: Strategies) -> Strategies:
+    """Distinct rows that the closed forms do not put too far behind the best of their combination of degrees."""
+    value = objective_of(request, table)
+    ranked = order(table, value)
+    twin = np.zeros(len(table), bool)
+    twin[ranked[1:]] = _same_rows(table, ranked[1:], ranked[:-1])
+    _, place = distinct(degree_keys(table))
+    best = np.full(len(table), np.inf)
+    np.minimum.at(best, place, value)
+    return table.take(np.flatnonzero(~twin & (value <= best[place] * (1.0 + CLOSED_FORM_ERROR))))
+
+
+def _same_rows(table: Strategies, one: IntArray, other: IntArray) -> BoolArray:
+    """Whether rows are the same strategy; they are neighbours once ordered."""
+    same = np.ones(len(one), bool)
+    for name in Strategies.__dataclass_fields__:
+        column = getattr(table, name).reshape(len(table), -1)
+        same &= (column[one] == column[other]).all(axis=1)
+    return same
+
+
 def refine(request: Request, table: Strategies, value: FloatArray) -> Strategies:
-    """Finalists with layers and recompute moved between stages; rows never get worse."""
-    rows = best_per_shape(table, value, BALANCED_PER_SHAPE)
-    keys = degree_keys(table)[rows]
-    first, place = distinct(keys)
-    leading = np.argsort(np.argsort(first))[place] < BALANCED_SHAPES
-    head, tail = table.take(rows[leading]), table.take(rows[~leading])
+    """Finalists, and the leading ones also with layers and recompute moved between stages."""
     if request.objective == "memory":
         return flattened(request, table)
     if request.balance == "none":
-        return concatenate([head, tail])
-    return concatenate([rebalance(request, head), tail])
+        return table
+    rows = best_per_shape(table, value, BALANCED_PER_SHAPE)
+    first, place = distinct(degree_keys(table)[rows])
+    leading = np.argsort(np.argsort(first))[place] < BALANCED_SHAPES
+    return concatenate([table, rebalance(request, table.take(rows[leading]))])
 
 
-def _perfected(request: Request, ranked: Strategies) -> tuple[Strategies, tuple[float, ...]]:
-    """The leading rows balanced by CP-SAT and put in the order of their simulated steps."""
-    from planner.search.exact import balanced
-    from planner.search.simulate import step_s
+def _perfected(request: Request, ranked: _Finalists, told: Callable[[], None] | None = None) -> _Finalists:
+    """The leading rows also with their chunks moved as simulation wants it, ranked again; ``told`` after each."""
+    if request.objective == "memory" or request.balance == "none":
+        return ranked
+    if request.balance == "exact":
+        from planner.search.exact import balanced as better
 
-    count = min(len(ranked), PERFECTED)
-    best = [balanced(request, ranked.row(i)) for i in range(count)]
-    seconds = np.array([step_s(request, strategy) for strategy in best])
-    table = Strategies.of(best)
-    places = order(table, seconds)
-    rest = ranked.take(np.arange(count, len(ranked)))
-    return concatenate([table.take(places), rest]), tuple(seconds[places].tolist())
+        rows = np.arange(min(len(ranked.table), PERFECTED))
+    else:
+        better = polished
+        near = (ranked.value <= ranked.value[0] * (1.0 + POLISHED_GAP)) & (ranked.table.vpp > 1)
+        rows = np.flatnonzero(near)[:POLISHED]
+    if not len(rows):
+        return ranked
+    moved = []
+    for row in rows.tolist():
+        moved.append(better(request, ranked.table.row(row)))
+        if told is not None:
+            told()
+    both = _judged(request, concatenate([ranked.table, Strategies.of(moved)]))
+    return both.take(best_per_shape(both.table, both.value, 1, variant_keys))
 
 
-def _distinct(request: Request, table: Strategies) -> Strategies:
-    """The best row of each combination of degrees, ranked."""
-    value = objective_of(request, table)
-    rows = best_per_shape(table, value, 1)
-    return table.take(rows[: request.top] if request.top else rows)
-
-
-def _filled(request: Request, ranked: Strategies) -> Strategies:
+def _filled(request: Request, field: _Finalists, ranked: _Finalists) -> _Finalists:
     """The ranked rows, and where they are fewer than asked for, the best other variants of their combinations."""
-    missing = request.fill - len(ranked)
+    missing = request.fill - len(ranked.table)
     if missing <= 0:
         return ranked
     scan = _scan(request, None, variant_keys)
@@ -256,12 +302,11 @@ def _filled(request: Request, ranked: Strategies) -> Strategies:
     if request.objective == "memory":
         variants = flattened(request, variants)
     elif request.balance != "none":
-        variants = rebalance(request, variants)
-    table = concatenate([ranked, variants])
-    value = objective_of(request, table)
-    order_of = best_per_shape(table, value, 1, variant_keys)
-    best = np.isin(order_of, best_per_shape(table, value, 1))
-    return table.take(order_of[best | (np.cumsum(~best) <= missing)])
+        variants = concatenate([variants, rebalance(request, variants)])
+    every = _judged(request, concatenate([field.table, variants]))
+    order_of = best_per_shape(every.table, every.value, 1, variant_keys)
+    best = np.isin(order_of, best_per_shape(every.table, every.value, 1))
+    return every.take(order_of[best | (np.cumsum(~best) <= missing)])
 
 
 #: Layouts of one release and model size are ordered rightly in 89 % of pairs when their predictions lie 5 % apart,
@@ -270,15 +315,16 @@ def _filled(request: Request, ranked: Strategies) -> Strategies:
 RESOLVED_SHARE: Final = 1.0 / 3.0
 
 
-def tie_groups(estimates: Estimates, calibration: Calibration) -> tuple[tuple[int, ...], ...]:
+def tie_groups(estimates: Estimates) -> tuple[tuple[int, ...], ...]:
     """Ranked rows in groups whose step times the calibration cannot tell apart.
 
-    A group opens with its best row and takes the following ones within a third of the interval's half-width.
+    A group opens with its best row and takes the following ones within a third of the half-width of the interval that
+    is shown for that row.
     """
-    width = (calibration.residual_log_p90 - calibration.residual_log_p10) / 2.0 * RESOLVED_SHARE
+    width = np.log(estimates.step_high_s / estimates.step_low_s) / 2.0 * RESOLVED_SHARE
     groups: list[list[int]] = []
     for row, step_s in enumerate(estimates.step_s.tolist()):
-        if groups and abs(np.log(step_s / estimates.step_s[groups[-1][0]])) <= width:
+        if groups and abs(np.log(step_s / estimates.step_s[groups[-1][0]])) <= width[groups[-1][0]]:
             groups[-1].append(row)
         else:
             groups.append([row])

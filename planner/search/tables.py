@@ -6,13 +6,14 @@ from typing import Final
 
 import numpy as np
 
+from planner.cost.rows import mixers
 from planner.cost.strategies import FloatArray, IntArray, Strategies
 
 #: Columns that make a combination of degrees, and those that break ties, in this order.
-DEGREES: Final = ("dp", "tp", "pp", "cp", "ep")
+DEGREES: Final = ("dp", "tp", "pp", "cp", "ep", "etp")
 TIE_COLUMNS: Final = (
-    "pp", "tp", "cp", "ep", "vpp", "micro_batch_size", "zero_level", "schedule", "cp_algorithm", "ulysses_degree",
-    "optimizer_shard", "swap_optimizer", "sequence_parallel", "dp",
+    "pp", "tp", "cp", "ep", "etp", "vpp", "micro_batch_size", "zero_level", "schedule", "cp_algorithm",
+    "ulysses_degree", "optimizer_shard", "swap_optimizer", "sequence_parallel", "dp",
 )  # fmt: skip
 
 
@@ -39,18 +40,18 @@ def _padded(array: IntArray, shape: tuple[int, ...]) -> IntArray:
 
 
 def degree_keys(table: Strategies) -> IntArray:
-    """One number per combination of degrees, shape (C,); devices stay far below 2**20."""
+    """One number per combination of degrees, shape (C,); each but dp stays below 2**12."""
     key = np.zeros(len(table), np.int64)
     for name in DEGREES[1:]:
-        key = key * (1 << 14) + np.minimum(getattr(table, name), (1 << 14) - 1)
+        key = key * (1 << 12) + np.minimum(getattr(table, name), (1 << 12) - 1)
     return key
 
 
 def variant_keys(table: Strategies) -> IntArray:
     """One number per combination of degrees, chunks of a stage and micro-batch size, shape (C,)."""
-    columns = np.stack([degree_keys(table), table.vpp, table.micro_batch_size])
-    _, place = np.unique(columns, axis=1, return_inverse=True)
-    return np.asarray(place, np.int64).reshape(-1)
+    columns = np.stack([degree_keys(table), table.vpp, table.micro_batch_size], axis=1)
+    key: IntArray = columns @ mixers(3, start=1931)
+    return key
 
 
 def order(table: Strategies, value: FloatArray) -> IntArray:

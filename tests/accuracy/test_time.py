@@ -163,7 +163,7 @@ RECORDED = {
     ("Ascend A2 dense", "shape"): 7.02,
     ("Ascend A2 dense", "release"): 8.66,
     ("Ascend A2 dense, with excluded rows", "shape"): 10.79,
-    ("Ascend A2 MoE", "case"): 23.9,
+    ("Ascend A2 MoE", "case"): 20.6,
     ("Ascend A2 context parallel", "case"): 10.8,
     ("Ascend 910A dense", "case"): 15.6,
     ("A100 Megatron dense", "shape"): 3.8,

@@ -21,6 +21,7 @@ class Degrees:
     dp: int = 1
     pp: int = 1
     ep: int = 1
+    etp: int = 1
 
 
 def enumerated(size, stride, domain, world):
@@ -75,15 +76,16 @@ def test_closed_form_equals_enumeration(size, stride, domain):
     dp=st.sampled_from([1, 2, 3, 4]),
     pp=st.sampled_from([1, 2, 4]),
     ep=st.sampled_from([1, 2, 4]),
+    etp=st.sampled_from([1, 2, 4]),
     nodes_of=st.sampled_from([8, 16]),
 )
-def test_every_kind_agrees_with_enumerated_groups(tp, cp, dp, pp, ep, nodes_of):
+def test_every_kind_agrees_with_enumerated_groups(tp, cp, dp, pp, ep, etp, nodes_of):
     devices = tp * cp * dp * pp
-    if devices > nodes_of and devices % nodes_of or (tp * cp * dp) % ep:
+    if devices > nodes_of and devices % nodes_of or (tp * cp * dp) % (ep * etp):
         return
     cluster = Cluster(hardware=hardware("910b3" if nodes_of == 8 else "910c"), devices=devices)
-    listed = place_groups(cluster, Degrees(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep))
-    kinds = strides(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep)
+    listed = place_groups(cluster, Degrees(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp))
+    kinds = strides(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp)
     for kind, groups in listed.items():
         size, stride = kinds[kind]
         placed = place_on(cluster, size, stride)

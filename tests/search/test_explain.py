@@ -13,7 +13,7 @@ from planner.search.nearest import describe
 from planner.search.suggest import search
 from planner.units import GIB
 from tests.search.requests import request
-from tests.search.shapes import dense
+from tests.search.shapes import dense, moe
 from tests.search.test_user_cases import plan
 
 LLAMA = request("Llama-3.1-70B", 64, batch=256)
@@ -117,6 +117,17 @@ def test_neighbours_keep_the_devices_and_the_batch(strategy: Strategy) -> None:
         assert sum(near.layers_per_stage) == 80
         if not violations(LLAMA.context, near):
             assert near.dp * near.micro_batch_size * near.micro_batches == 256
+
+
+def test_whole_and_split_experts_are_neighbours() -> None:
+    asked = request(moe(8, 16), 16, batch=64, framework="mindspeed")
+    split = plan(8, tp=4, dp=4, ep=2, etp=4, micro_batches=16)
+    changes = {what: near for what, near in neighbours(asked, split) if "etp" in what}
+    assert changes["ep 2 -> 8, etp 4 -> 1"] == replace(split, ep=8, etp=1)
+    back = dict(neighbours(asked, replace(split, ep=8, etp=1)))
+    assert back["ep 8 -> 2, etp 1 -> 4"] == split
+    wider = next(near for what, near in neighbours(asked, split) if what.startswith("dp 4 -> 2, tp 4 -> 8"))
+    assert wider.etp == 8  # experts stay split over the tensor-parallel ranks
 
 
 def test_a_change_is_the_smallest_then_the_fastest() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.cost.estimate import evaluate
 from planner.cost.memory.peak import least_recompute, memory
 from planner.cost.strategies import Strategies, Strategy
 from planner.errors import InfeasibleError, SpecError
@@ -13,6 +12,7 @@ from planner.legality.apply import violations
 from planner.search import space, suggest
 from planner.search.suggest import Request, Result, estimated, search
 from planner.search.tables import degree_keys, order
+from planner.timeline.estimate import evaluate
 from planner.units import GIB
 from tests.search.requests import answer, request
 from tests.search.shapes import dense, moe
@@ -39,6 +39,7 @@ def everything(asked: Request) -> Strategies:
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_without_balance_the_answer_is_the_best_of_everything(name: str) -> None:
+    """Found by closed forms among all, chosen by simulation among the best of those."""
     asked = Request(**{f: getattr(SMALL[name], f) for f in Request.__dataclass_fields__} | {"balance": "none"})
     result = search(asked)
     table = everything(asked)
@@ -47,7 +48,12 @@ def test_without_balance_the_answer_is_the_best_of_everything(name: str) -> None
     keys = degree_keys(table)
     best = {key: exact.step_s[(keys == key) & exact.fits].min() for key in set(keys[exact.fits].tolist())}
     found = dict(zip(degree_keys(result.estimates.table).tolist(), result.estimates.step_s.tolist(), strict=True))
-    assert found == best
+    assert found.keys() == best.keys()
+    first = min(best.values())
+    assert min(found.values()) <= first * 1.01
+    for key, step_s in found.items():  # combinations far behind the first are chosen by closed forms alone
+        near = best[key] <= first * 1.12
+        assert best[key] <= step_s <= best[key] * (1.03 if near else 1.0 + suggest.CLOSED_FORM_ERROR)
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))

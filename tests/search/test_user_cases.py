@@ -11,8 +11,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner import completion
 from planner.cost.estimate import Estimates
+from planner.cost.memory.peak import memory
 from planner.cost.strategies import Strategies, Strategy
+from planner.errors import InfeasibleError
+from planner.model.operators import parameter_count
 from planner.search.cards import bytes_per_parameter, state_floor
 from planner.search.suggest import Request, estimated, search
 from planner.units import GIB
@@ -48,6 +52,46 @@ def test_w01_cards_for_the_states_of_671b() -> None:
     assert bytes_per_parameter(asked.workload) == 18.0
     assert state_floor(replace(asked, limit_bytes=80e9)) == 151
     assert state_floor(replace(asked, limit_bytes=58e9)) == 209
+
+
+@pytest.mark.parametrize("name", ["DeepSeek-V2", "Qwen3-235B-A22B"])
+def test_experts_do_not_vanish(name: str) -> None:
+    """236 and 235 G parameters x 18 B are 61.7 and 61.6 GiB on each of 64 cards: nothing fits into 58, 80 cards do it.
+
+    MindSpeed's experts over ep x etp ranks hold all of them, whatever the layout.
+    """
+    asked = request(name, 64, batch=1024, chip="910b3", framework="mindspeed", workload=MEGATRON)
+    with pytest.raises(InfeasibleError) as refused:
+        search(asked)
+    assert refused.value.minimum_devices == 80
+    found = search(replace(asked.on(80), workload=replace(asked.workload, global_batch=1040)))
+    s = found.estimates.table
+    assert ((s.dp * s.cp * s.tp) % (s.ep * s.etp) == 0).all()
+    states = 18 * parameter_count(asked.model)
+    rows = (found.estimates.row(i) for i in range(len(s)))
+    assert all(sum(row.stage_peak_bytes) * 80 / row.strategy.pp >= states for row in rows)
+
+
+def test_megatron_splits_experts_over_tp_unless_told_otherwise() -> None:
+    """8 x 7B, tp 8 on 8 cards: 46.7 G parameters / 8 x 18 B of states a card; whole experts are on every card."""
+    asked = request("Mixtral-8x7B", 8, batch=32, chip="h100", framework="megatron", workload=MEGATRON)
+    split, whole = (
+        Strategies.of([plan(32, tp=8, micro_batches=32, recompute_full=(32,), etp=etp, zero_level=0)]) for etp in (8, 1)
+    )
+    states = 18 * parameter_count(asked.model) / 8
+    static = [memory(asked.model, asked.workload, table).static_bytes_CS[0, 0] for table in (split, whole)]
+    assert static[0] == pytest.approx(states, rel=1e-3)
+    assert static[1] == pytest.approx(760 * GIB, rel=0.02)
+    default = completion.complete(asked, tp=8, recompute="full")
+    assert (default.etp, default.ep) == (8, 1)
+    assert completion.complete(asked, tp=4, ep=4, etp=1, dp=2).etp == 1
+
+
+def test_vendor_layout_of_235b_is_among_the_first() -> None:
+    """MindSpeed-LLM's script for 256 dies of A3: tp 2, pp 4, 32 x 2 ranks of whole experts."""
+    asked = request("Qwen3-235B-A22B", 256, batch=1024, chip="910c", framework="mindspeed", workload=MEGATRON)
+    table = search(replace(asked, top=5)).estimates.table
+    assert (2, 4, 64, 1) in {(s.tp, s.pp, s.ep, s.etp) for s in map(table.row, range(5))}
 
 
 def test_r01_llama2_13b_ladder() -> None:

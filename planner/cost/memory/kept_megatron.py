@@ -104,8 +104,8 @@ def _mlp(model: Model, width: float, kind: LayerKind, rules: MemoryRules) -> tup
     routed = (
         Tensor("router scores", float(2 * moe.experts), "sequence", _FLOAT),
         Tensor("permuted tokens", float(model.hidden), "received", width, dispatch=True),
-        Tensor("expert up", up * moe.expert_ffn, "routed", width, dispatch=True),
-        Tensor("expert product", float(moe.expert_ffn), "routed", width, selective=False, dispatch=True),
+        Tensor("expert up", up * moe.expert_ffn, "columns", width, dispatch=True),
+        Tensor("expert product", float(moe.expert_ffn), "columns", width, selective=False, dispatch=True),
     )
     return routed + (_columns(model, float(moe.shared_ffn), width, "shared expert", rules) if moe.shared_ffn else ())
 
@@ -137,7 +137,7 @@ def _backward(model: Model, width: float, kind: LayerKind) -> tuple[Tensor, ...]
     return (
         residual,
         Tensor("gradients of routed tokens", _ROUTED_GRADIENTS * model.hidden, "received", width),
-        Tensor("gradients of expert columns", (up + 1.0) * model.moe.expert_ffn, "routed", width),
+        Tensor("gradients of expert columns", (up + 1.0) * model.moe.expert_ffn, "columns", width),
     )
 
 

@@ -7,8 +7,9 @@ dialects: ``mcore`` (Qwen3, Qwen3-MoE, DeepSeek3) and ``legacy`` (Llama).
 
 from __future__ import annotations
 
-from planner.cost.memory.rules import MemoryRules, bytes_of, is_glm
+from planner.cost.memory.rules import MemoryRules, bytes_of
 from planner.cost.memory.tensors import EndTensors, LayerTensors, Split, Tensor
+from planner.cost.parameters import is_glm
 from planner.model.records import DENSE, LayerKind, Model, Workload
 
 _FLOAT = 4.0
@@ -147,9 +148,9 @@ def _experts(model: Model, width: float) -> tuple[Tensor, ...]:
         Tensor("router scores", float(moe.experts), "sequence", _FLOAT),
         Tensor("chosen experts", float(moe.topk), "sequence", _INDEX),
         Tensor("orders of routed tokens", _ORDERS, "routed", _INDEX),
-        Tensor("sorted tokens", hidden, "routed", width, dispatch=True),
-        Tensor("expert gate and up", 2.0 * moe.expert_ffn, "routed", width, dispatch=True),
-        Tensor("expert output", hidden, "routed", width, dispatch=True),
+        Tensor("sorted tokens", hidden, "received", width, dispatch=True),
+        Tensor("expert gate and up", 2.0 * moe.expert_ffn, "columns", width, dispatch=True),
+        Tensor("expert output", hidden, "received", width, dispatch=True),
         Tensor("expert weights as matrices", 3.0 * hidden * moe.expert_ffn * moe.experts, "expert", width),
     )
     if not moe.shared_ffn:
@@ -273,13 +274,13 @@ def _experts_rebuilt(model: Model, width: float) -> tuple[Tensor, ...]:
                 "routed",
                 width,
             ),
-            Tensor("expert product", float(moe.expert_ffn), "routed", width),
+            Tensor("expert product", float(moe.expert_ffn), "columns", width),
         )
     return (
         own,
         Tensor("gradient received", hidden, "sequence", width),
         Tensor("repeated gradient and two zero-filled targets, no expert output", 2.0 * hidden, "routed", width),
-        Tensor("gradients of expert product, gate and up", 3.0 * moe.expert_ffn, "routed", width),
+        Tensor("gradients of expert product, gate and up", 3.0 * moe.expert_ffn, "columns", width),
     )
 
 
@@ -295,7 +296,7 @@ def _experts_rebuilt_next(model: Model, width: float) -> tuple[Tensor, ...]:
             "routed",
             width,
         ),
-        Tensor("expert product", float(model.moe.expert_ffn), "routed", width),
+        Tensor("expert product", float(model.moe.expert_ffn), "columns", width),
     )
 
 

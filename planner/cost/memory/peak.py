@@ -339,7 +339,7 @@ def _predicted(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> Floa
 
 def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRules) -> _Parts:
     layers = stage_layers(model, table)
-    elements = split_elements(model, workload, table, rules)
+    elements = split_elements(model, workload, table)
     ends = end_tensors(model, workload, rules)
     last_CS = head_CS(table)
     first_CS = np.broadcast_to(np.arange(table.stages)[None, :] == 0, last_CS.shape)

@@ -14,10 +14,7 @@ from typing import Any, Final
 
 from planner import frameworks
 from planner.frameworks import Framework, TensorLayout
-from planner.model.records import DTYPE_BYTES, Model, Workload
-
-#: Families of MindFormers' legacy ChatGLM2 network, which keeps other tensors than the legacy Llama network.
-GLM_FAMILIES: Final = ("glm", "glm4", "chatglm")
+from planner.model.records import DTYPE_BYTES, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +29,6 @@ class MemoryRules:
         MindSpore's optimizer parallelism: ZeRO level 1 and above also splits the stored parameters, which are gathered
         for use; gradients are accumulated in the type of the parameters, or reduced to their owners at once where
         nothing accumulates.  False: parameters stay whole below level 3.
-    expert_tensor_parallel : bool
-        Experts are also split over tp.
     fused_cross_entropy : bool
         Loss and its gradient are computed in place of the logits.
     loss_copies : float
@@ -72,7 +67,6 @@ class MemoryRules:
 
     layout: TensorLayout
     sharded_weights: bool = False
-    expert_tensor_parallel: bool = False
     fused_cross_entropy: bool = False
     loss_copies: float = 1.0
     reuse_master: bool = False
@@ -116,10 +110,8 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "fused-cross-entropy": {"fused_cross_entropy": True},
         "unfused-cross-entropy": {"fused_cross_entropy": False},
         "reuse-fp32-param": {"reuse_master": True},
-        "expert-tensor-parallel": {"expert_tensor_parallel": True},
         "plain-dryrun": {"optimizer_runs": False},
         "frozen-weights": {"frozen_weights": True},
-        "no-expert-tensor-parallel": {"expert_tensor_parallel": False},
     }
 )
 
@@ -132,7 +124,6 @@ def _plain(framework: Framework) -> MemoryRules:
     return MemoryRules(
         layout=framework.tensors,
         sharded_weights=framework.sharded_weights,
-        expert_tensor_parallel=framework.expert_tensor_parallel,
         fused_cross_entropy=framework.fused_loss,
         fused_swiglu=framework.transformer_engine,
         gradient_placeholders=framework.transformer_engine,
@@ -146,11 +137,6 @@ def _rules(framework: str, switches: tuple[str, ...]) -> MemoryRules:
     for switch in switches:
         rules = replace(rules, **SWITCHES.get(switch, {}))
     return rules
-
-
-def is_glm(model: Model, rules: MemoryRules) -> bool:
-    """Whether the network is MindFormers' legacy ChatGLM2."""
-    return rules.layout == "legacy" and model.family in GLM_FAMILIES
 
 
 def rules_for(workload: Workload) -> MemoryRules:

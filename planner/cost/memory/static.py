@@ -1,7 +1,8 @@
 """Parameters, gradients and optimizer states of each stage, and the buffers that come with them [bytes].
 
 Weights fall into classes that are split and shared alike.  Every quantity here is linear in the weights of a stage, so
-it is reduced to bytes per layer of each kind and per table, shape (C,), before it is spread over stages.
+it is reduced to bytes per layer of each kind and per table, shape (C,), before it is spread over stages.  What a rank
+holds of a weight is `planner.cost.parameters`.
 
 Sharing: experts are copied over ``dp cp tp / (ep etp)`` ranks, everything else over ``dp cp`` (context-parallel ranks
 hold the same parameters).  ``optimizer_shard`` of these ranks share one copy of what the ZeRO level names; where it
@@ -12,30 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from planner.cost.layers import StageLayers, head_stage
+from planner.cost.layers import StageLayers
 from planner.cost.memory.kept_megatron import weight_shapes
-from planner.cost.memory.rules import MemoryRules, bytes_of, is_glm
-from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
-from planner.model.operators import (
-    Shards,
-    embedding_parameters,
-    final_norm_parameters,
-    gemms,
-    head_parameters,
-    layer_parameters,
-)
+from planner.cost.memory.rules import MemoryRules, bytes_of
+from planner.cost.parameters import Classes, Parameters, dot, is_glm, rank_parameters, whole_vocabulary
+from planner.cost.strategies import BoolArray, FloatArray, Strategies
+from planner.model.operators import gemms
 from planner.model.records import DENSE, LayerKind, Model, Workload
 
 _FLOAT = 4.0
-
-#: Classes of weights that are split and shared alike.
-_CLASSES: Final = ("split", "whole", "norms", "experts", "embedding", "head")
-
-_Classes = Mapping[str, FloatArray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,52 +70,10 @@ class Stored:
     update_CS: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Weights:
-    """Weights of one rank [count, (C,)]: of a layer of each kind, of the first stage, of the stage with the head."""
-
-    layers: StageLayers
-    numbers_CS: Mapping[LayerKind, FloatArray]
-    head_stage: IntArray
-    layer: Mapping[LayerKind, _Classes]
-    first: _Classes
-    last: _Classes
-
-    def spread(self, size: Mapping[str, FloatArray | float]) -> FloatArray:
-        """Bytes of each stage, shape (C, S), from bytes per weight of each class, shape (C,)."""
-        total: FloatArray | None = None
-        for kind, numbers in self.numbers_CS.items():
-            part = numbers * _dot(self.layer[kind], size)[:, None]
-            total = part if total is None else total + part
-        assert total is not None
-        total[:, 0] += _dot(self.first, size)
-        total[np.arange(len(total)), self.head_stage] += _dot(self.last, size)
-        return total
-
-    def at_first(self, values: FloatArray) -> FloatArray:
-        """A value on the first stage only, shape (C, S)."""
-        total = np.zeros_like(next(iter(self.numbers_CS.values())))
-        total[:, 0] = values
-        return total
-
-    def at_head(self, values: FloatArray) -> FloatArray:
-        """A value on the stage with the head only, shape (C, S)."""
-        total = np.zeros_like(next(iter(self.numbers_CS.values())))
-        total[np.arange(len(total)), self.head_stage] = values
-        return total
-
-
-def _dot(counts: _Classes, size: Mapping[str, FloatArray | float]) -> FloatArray:
-    total = np.zeros_like(counts["norms"])
-    for name in _CLASSES:
-        if name in counts and name in size:
-            total = total + counts[name] * size[name]
-    return total
-
-
 def stored(model: Model, workload: Workload, table: Strategies, layers: StageLayers, rules: MemoryRules) -> Stored:
     """Parameters, gradients, optimizer states and their buffers of every stage."""
-    weights, copies = _weights(model, table, layers, rules), _copies(model, table, rules)
+    numbers_CS = {kind: layers.count(kind).astype(np.float64) for kind in model.kinds}
+    weights, copies = rank_parameters(model, table, numbers_CS, rules), _copies(model, table, rules)
     sharded = table.zero_level >= (1 if rules.sharded_weights else 3)
     zero = np.zeros(table.layers_CS.shape)
     static = {
@@ -141,10 +88,10 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
             always_CS=_embedding_copy(workload, weights, copies, sharded)
             + _embedding_early(workload, table, weights, copies, rules),
             gathered_CS=_gathered(workload, weights, copies, sharded),
-            cast={kind: _dot(weights.layer[kind], _cast(workload, sharded)) for kind in model.kinds},
+            cast={kind: dot(weights.layer[kind], _cast(workload, sharded)) for kind in model.kinds},
             reduced={DENSE: _reduced(model, workload, table, copies)},
-            waiting={kind: _dot(weights.layer[kind], waiting) for kind in model.kinds},
-            waiting_ends_CS=weights.at_head(_dot(weights.last, waiting)),
+            waiting={kind: dot(weights.layer[kind], waiting) for kind in model.kinds},
+            waiting_ends_CS=weights.at_head(dot(weights.last, waiting)),
             embedding_CS=_gathered_embedding(workload, weights, copies, sharded),
             experts_CS=weights.spread(_whole(workload, copies, sharded, ("experts",))),
             head_gradient_CS=zero,
@@ -154,8 +101,7 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
     head_gradient = bytes_of(workload.compute_dtype) * model.vocab * model.hidden / table.tp
     return Stored(
         static=static,
-        always_CS=rules.workspace_bytes
-        + (_placeholders(model, workload, table, layers, rules) if placeholders else zero),
+        always_CS=rules.workspace_bytes + (_placeholders(model, workload, table, layers) if placeholders else zero),
         gathered_CS=_gathered_in_turn(workload, table, weights, sharded),
         cast={},
         reduced={},
@@ -168,87 +114,10 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- weights
+# ---------------------------------------------------------------------------------------------------------- sharing
 
 
-def _weights(model: Model, table: Strategies, layers: StageLayers, rules: MemoryRules) -> _Weights:
-    tp, ep = table.tp, table.ep * (table.tp if rules.expert_tensor_parallel else 1)
-    one = np.ones(len(table))
-    head_split = np.where(_whole_vocabulary(table, rules), 1, tp)
-
-    def split(counts: Mapping[str, float]) -> _Classes:
-        over = {"split": tp, "experts": ep}
-        return {name: one * count / over.get(name, 1) for name, count in counts.items()}
-
-    embedding, head = embedding_parameters(model), head_parameters(model)
-    table_of = embedding.tp / _table_split(model, table, rules) + embedding.replicated
-    last = dict(split(_predicted(model, rules)))
-    last["norms"] = last["norms"] + final_norm_parameters(model).replicated
-    if model.tied_embeddings:
-        head = Shards(tp=embedding.tp)
-    apart = table.dp * table.cp if is_glm(model, rules) else 1
-    last["head"] = head.tp / head_split / apart * ((table.pp > 1) if model.tied_embeddings else 1)
-    own_stage = head_stage(table) > 0
-    last["embedding"] = table_of * (own_stage & (model.mtp_layers > 0))
-    return _Weights(
-        layers=layers,
-        numbers_CS={kind: layers.count(kind).astype(np.float64) for kind in model.kinds},
-        head_stage=head_stage(table),
-        layer={kind: split(_layer(model, kind, rules)) for kind in model.kinds},
-        first={"norms": np.zeros(len(table)), "embedding": table_of},
-        last=last,
-    )
-
-
-def _table_split(model: Model, table: Strategies, rules: MemoryRules) -> IntArray:
-    """Ranks over which the embedding table is split, shape (C,).
-
-    Legacy networks of MindFormers split it over context-parallel ranks as well (``LlamaEmbedding.shard``), and not at
-    all where the vocabulary cannot be divided so.  GLM networks do not split it, but share it (`_copies`).
-    """
-    if rules.layout != "legacy":
-        return table.tp
-    if is_glm(model, rules):
-        return np.ones_like(table.tp)
-    over = table.tp * table.cp
-    return np.where((model.vocab % over == 0) & ~_whole_vocabulary(table, rules), over, 1)
-
-
-def _whole_vocabulary(table: Strategies, rules: MemoryRules) -> BoolArray:
-    """Where every tensor-parallel rank holds the whole embedding table and output projection, shape (C,)."""
-    return np.asarray((table.pp == 1) & (not rules.vocabulary_split))
-
-
-def _layer(model: Model, kind: LayerKind, rules: MemoryRules) -> dict[str, float]:
-    """Parameters of one layer by class, unsplit.  MindFormers (mcore) runs shared experts whole on every tp rank."""
-    each, att = layer_parameters(model, kind), model.attention
-    inner = att.q_lora_rank + att.kv_lora_rank if att.kind == "mla" else 2 * att.head_dim * att.qk_norm
-    norms = model.norms_per_layer * model.hidden * (2 if model.norm_bias else 1) + inner
-    shared = 0
-    if rules.layout == "mcore" and kind != DENSE and model.moe is not None:
-        shared = (3 if model.gated_mlp else 2) * model.hidden * model.moe.shared_ffn
-    return {
-        "split": float(each.tp - shared),
-        "whole": float(each.replicated - norms + shared),
-        "norms": float(norms),
-        "experts": float(each.expert),
-    }
-
-
-def _predicted(model: Model, rules: MemoryRules) -> dict[str, float]:
-    """Parameters of all MTP modules by class, unsplit; they look tokens up in a copy of the embedding table.
-
-    MindFormers does not split the 2h x h projection over tp.
-    """
-    if not model.mtp_layers:
-        return dict.fromkeys(("split", "whole", "norms", "experts"), 0.0)
-    module = _layer(model, model.layer_kinds[-1], rules)
-    module["norms"] += 3.0 * model.hidden * (2 if model.norm_bias else 1)
-    module["whole" if rules.sharded_weights else "split"] += 2.0 * model.hidden * model.hidden
-    return {name: model.mtp_layers * number for name, number in module.items()}
-
-
-def _copies(model: Model, table: Strategies, rules: MemoryRules) -> _Classes:
+def _copies(model: Model, table: Strategies, rules: MemoryRules) -> Classes:
     """Ranks that share one copy of each class, shape (C,).
 
     MindSpore shares a weight over all ranks that hold the same slice, so tp adds to those of a weight it does not
@@ -257,8 +126,7 @@ def _copies(model: Model, table: Strategies, rules: MemoryRules) -> _Classes:
     """
     ranks, tp = table.dp * table.cp, table.tp
     shard = table.optimizer_shard.astype(np.float64)
-    experts = np.maximum(ranks * (1 if rules.expert_tensor_parallel else tp) / table.ep, 1.0)
-    experts = np.where(table.optimizer_shard >= ranks, experts, np.minimum(shard, experts))
+    experts = np.where(table.optimizer_shard >= ranks, table.expert_copies, np.minimum(shard, table.expert_copies))
     mindspore, glm = rules.sharded_weights, is_glm(model, rules)
     one = np.ones_like(shard)
     return {
@@ -267,20 +135,20 @@ def _copies(model: Model, table: Strategies, rules: MemoryRules) -> _Classes:
         "norms": one if mindspore else shard,
         "experts": experts,
         "embedding": ranks * tp * one if glm else one if rules.layout == "legacy" else shard,
-        "head": one if glm else np.where(_whole_vocabulary(table, rules), shard * tp, shard),
+        "head": one if glm else np.where(whole_vocabulary(table, rules), shard * tp, shard),
     }
 
 
 # ---------------------------------------------------------------------------------------------------- bytes a weight
 
 
-def _each(size: float, copies: _Classes, shared: BoolArray) -> dict[str, FloatArray | float]:
+def _each(size: float, copies: Classes, shared: BoolArray) -> dict[str, FloatArray | float]:
     """Bytes per weight of each class where copies share it, shape (C,)."""
     return {name: size / np.where(shared, number, 1.0) for name, number in copies.items()}
 
 
 def _gradients(
-    workload: Workload, table: Strategies, copies: _Classes, rules: MemoryRules
+    workload: Workload, table: Strategies, copies: Classes, rules: MemoryRules
 ) -> dict[str, FloatArray | float]:
     level = table.zero_level
     if not rules.sharded_weights:
@@ -295,7 +163,7 @@ def _accumulated(table: Strategies) -> BoolArray:
 
 
 def _states(
-    workload: Workload, table: Strategies, weights: _Weights, copies: _Classes, rules: MemoryRules
+    workload: Workload, table: Strategies, weights: Parameters, copies: Classes, rules: MemoryRules
 ) -> FloatArray:
     """Moments, and a float32 copy of 16-bit parameters and of 16-bit gradients."""
     size = workload.moments * bytes_of(workload.states_dtype)
@@ -309,7 +177,7 @@ def _states(
 
 
 def _whole(
-    workload: Workload, copies: _Classes, sharded: BoolArray, classes: tuple[str, ...]
+    workload: Workload, copies: Classes, sharded: BoolArray, classes: tuple[str, ...]
 ) -> dict[str, FloatArray | float]:
     """MindSpore: weights in the compute type, gathered or cast."""
     cast = workload.params_dtype != workload.compute_dtype
@@ -323,7 +191,7 @@ def _cast(workload: Workload, sharded: BoolArray) -> dict[str, FloatArray | floa
     return {name: size * (~sharded).astype(np.float64) for name in ("split", "whole")}
 
 
-def _reduced(model: Model, workload: Workload, table: Strategies, copies: _Classes) -> FloatArray:
+def _reduced(model: Model, workload: Workload, table: Strategies, copies: Classes) -> FloatArray:
     """MindSpore: the gradient of an MLP's second product where accumulated gradients are sharded, shape (C,)."""
     accumulated = (table.zero_level >= 2) & (copies["split"] > 1)
     return (
@@ -335,7 +203,7 @@ def _reduced(model: Model, workload: Workload, table: Strategies, copies: _Class
 
 
 def _waiting(
-    workload: Workload, table: Strategies, copies: _Classes, sharded: BoolArray
+    workload: Workload, table: Strategies, copies: Classes, sharded: BoolArray
 ) -> dict[str, FloatArray | float]:
     """MindSpore: bytes per weight of gradients on their way into a sharded accumulator: whole, and the owner's share.
 
@@ -356,7 +224,7 @@ def _waiting(
     }
 
 
-def _at_once(workload: Workload, table: Strategies, copies: _Classes) -> dict[str, FloatArray]:
+def _at_once(workload: Workload, table: Strategies, copies: Classes) -> dict[str, FloatArray]:
     """MindSpore: bytes per weight of gradients that nothing accumulates, between their making and the update.
 
     A gradient that is cast to the type of its parameter is reduced after that, all of them at the end of the backward
@@ -368,7 +236,7 @@ def _at_once(workload: Workload, table: Strategies, copies: _Classes) -> dict[st
     return {name: _FLOAT * (both + np.where(table.dp * table.cp > 1, 1.0 / n, 1.0 - both)) for name, n in own.items()}
 
 
-def _gathered(workload: Workload, weights: _Weights, copies: _Classes, sharded: BoolArray) -> FloatArray:
+def _gathered(workload: Workload, weights: Parameters, copies: Classes, sharded: BoolArray) -> FloatArray:
     """MindSpore: whole weights in the compute type that all micro-batches use, shape (C, S).
 
     One gathering or casting serves all micro-batches; without optimizer parallelism each casts the weights of its
@@ -376,10 +244,10 @@ def _gathered(workload: Workload, weights: _Weights, copies: _Classes, sharded: 
     """
     whole, cast = _whole(workload, copies, sharded, ("split", "whole", "head")), _cast(workload, sharded)
     shared = {name: np.maximum(size - cast.get(name, 0.0), 0.0) for name, size in whole.items()}
-    return weights.spread(shared) + weights.at_head(_dot(weights.last, cast))
+    return weights.spread(shared) + weights.at_head(dot(weights.last, cast))
 
 
-def _gathered_embedding(workload: Workload, weights: _Weights, copies: _Classes, sharded: BoolArray) -> FloatArray:
+def _gathered_embedding(workload: Workload, weights: Parameters, copies: Classes, sharded: BoolArray) -> FloatArray:
     """The embedding table gathered for look-ups, in its own type, shape (C, S)."""
     size = bytes_of(workload.params_dtype) * ((copies["embedding"] > 1) & sharded)
     total = weights.at_head(size * weights.last["embedding"])
@@ -387,14 +255,14 @@ def _gathered_embedding(workload: Workload, weights: _Weights, copies: _Classes,
     return total
 
 
-def _embedding_copy(workload: Workload, weights: _Weights, copies: _Classes, sharded: BoolArray) -> FloatArray:
+def _embedding_copy(workload: Workload, weights: Parameters, copies: Classes, sharded: BoolArray) -> FloatArray:
     """The constant that MindSpore makes of the shard of the second embedding table, which MTP modules use, (C, S)."""
     share = np.where(sharded, copies["embedding"], 1.0)
     return weights.at_head(bytes_of(workload.params_dtype) * weights.last["embedding"] / share)
 
 
 def _embedding_early(
-    workload: Workload, table: Strategies, weights: _Weights, copies: _Classes, rules: MemoryRules
+    workload: Workload, table: Strategies, weights: Parameters, copies: Classes, rules: MemoryRules
 ) -> FloatArray:
     """A float32 copy of the embedding table that its update makes before the first pass, shape (C, S).
 
@@ -408,7 +276,7 @@ def _embedding_early(
     return weights.at_first(_FLOAT * early * weights.first["embedding"] / own)
 
 
-def _gathered_in_turn(workload: Workload, table: Strategies, weights: _Weights, sharded: BoolArray) -> FloatArray:
+def _gathered_in_turn(workload: Workload, table: Strategies, weights: Parameters, sharded: BoolArray) -> FloatArray:
     """ZeRO level 3: two layers (this and the next) and the tables, shape (C, S)."""
     size: FloatArray = bytes_of(workload.compute_dtype) * sharded.astype(np.float64)
     layers = weights.spread({"split": size, "whole": size, "norms": size, "experts": size})
@@ -419,7 +287,7 @@ def _gathered_in_turn(workload: Workload, table: Strategies, weights: _Weights, 
 # ------------------------------------------------------------------------------------------------------- temporaries
 
 
-def _update(model: Model, workload: Workload, table: Strategies, weights: _Weights, copies: _Classes) -> FloatArray:
+def _update(model: Model, workload: Workload, table: Strategies, weights: Parameters, copies: Classes) -> FloatArray:
     """Temporaries of MindFormers' update, float32, shape (C, S).
 
     Gradients are unscaled whole (a cast and a product) and reduced to their owners one after the other, clipped
@@ -455,21 +323,19 @@ def _largest(model: Model, kind: LayerKind, table: Strategies) -> tuple[FloatArr
         size = _FLOAT * gemm.k * gemm.n
         if gemm.shard.startswith("expert"):
             assert model.moe is not None
-            expert = np.maximum(expert, size * model.moe.experts / table.ep)
+            expert = np.maximum(expert, size * model.moe.experts / (table.ep * table.etp))
         elif gemm.shard != "replicated":
             dense = np.maximum(dense, size / table.tp)
     return dense, expert
 
 
-def _placeholders(
-    model: Model, workload: Workload, table: Strategies, layers: StageLayers, rules: MemoryRules
-) -> FloatArray:
+def _placeholders(model: Model, workload: Workload, table: Strategies, layers: StageLayers) -> FloatArray:
     """One unused 16-bit tensor of each weight shape on a stage, shape (C, S)."""
     present = {kind: layers.count(kind) > 0 for kind in model.kinds}
     splits = {
         "whole": np.ones(len(table)),
         "tp": 1.0 / table.tp,
-        "expert": 1.0 / table.tp if rules.expert_tensor_parallel else np.ones(len(table)),
+        "expert": 1.0 / table.etp,
     }
     by_kinds: dict[frozenset[LayerKind], FloatArray] = {}
     for shape in weight_shapes(model):

@@ -14,16 +14,18 @@ tensor     T w / tp                  heads, MLP columns, vocabulary
 exchanged  T w / tp, 0 without       second copies made by the all-to-all of Ulysses context parallelism
            Ulysses
 alone      T w / tp, 0 with cp > 1   second copies made only without context parallelism
-routed     T topk w / tp             tokens sent to experts; does not change with ep
-received   T topk w, / tp unless     tokens as the experts' matrix products see them
-           experts are split over tp
+routed     T topk w / tp, without    tokens sent to experts; does not change with ep
+           sequence parallel etp
+           times that
+received   T topk w etp / tp         tokens as the experts' matrix products see them
+columns    T topk w / tp             columns of the experts' matrix products, split over etp
 context    T cp w / tp               keys and values gathered over cp
 attended   T u w                     rows of an attention mask: Ulysses exchanges heads for u times the queries
 global     T cp w                    not split at all
 unpiped    T w, 0 with a pipeline    logits of a whole vocabulary
 regrouped  T g w / tp, g = min(dp,   logits that MindFormers exchanges between data- and context-parallel ranks
            cp), 0 unless both > 1
-expert     w / ep                    copies of expert weights, one for every micro-batch
+expert     w / (ep etp)              copies of expert weights, one for every micro-batch
 weights    w / tp                    weights of a projection and their gradients
 once       w                         independent of tokens
 =========  ========================  ==================================================================
@@ -37,7 +39,6 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from planner.cost.memory.rules import MemoryRules
 from planner.cost.strategies import FloatArray, Strategies
 from planner.model.records import Model, Workload
 
@@ -49,6 +50,7 @@ Split = Literal[
     "alone",
     "routed",
     "received",
+    "columns",
     "context",
     "attended",
     "global",
@@ -176,26 +178,27 @@ def tokens(workload: Workload, table: Strategies) -> FloatArray:
     return table.micro_batch_size * (float(workload.seq) / table.cp)
 
 
-def split_elements(model: Model, workload: Workload, table: Strategies, rules: MemoryRules) -> dict[Split, FloatArray]:
+def split_elements(model: Model, workload: Workload, table: Strategies) -> dict[Split, FloatArray]:
     """Elements of a one-wide tensor on one rank for each way of splitting it, shape (C,) [count]."""
     count = tokens(workload, table)
     sequence = count / np.where(table.sequence_parallel, table.tp, 1)
     tensor = count / table.tp
-    routed = sequence * (float(model.moe.topk) if model.moe is not None else 0.0)
+    columns = tensor * (float(model.moe.topk) if model.moe is not None else 0.0)
     return {
         "whole": count,
         "sequence": sequence,
         "tensor": tensor,
         "exchanged": tensor * (table.ulysses_degree > 1),
         "alone": tensor * (table.cp == 1),
-        "routed": routed,
-        "received": routed * (table.tp if rules.expert_tensor_parallel else 1),
+        "routed": columns * np.where(table.sequence_parallel, 1, table.etp),
+        "received": columns * table.etp,
+        "columns": columns,
         "context": tensor * table.cp,
         "attended": count * table.ulysses_degree,
         "global": count * table.cp,
         "unpiped": count * (table.pp == 1),
         "regrouped": tensor * np.minimum(table.dp, table.cp) * ((table.dp > 1) & (table.cp > 1)),
-        "expert": 1.0 / table.ep,
+        "expert": 1.0 / (table.ep * table.etp),
         "weights": 1.0 / table.tp,
         "once": np.ones_like(count),
     }

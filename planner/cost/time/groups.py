@@ -93,17 +93,18 @@ def _compiled(s: Strategy, experts: bool, stage: int) -> list[Group]:
     found = [Group(name=name, ranks=_along(s, stage, *axes)) for name, axes in wanted]
     if experts and s.ep > 1:
         first, size = stage * s.tp * s.cp * s.dp, s.tp * s.cp * s.dp
-        found.append(Group(name="copies of experts", ranks=tuple(range(first, first + size, s.ep))))
+        found.append(Group(name="copies of experts", ranks=tuple(range(first, first + size, s.ep * s.etp))))
     return found
 
 
 def _torch(s: Strategy, experts: bool, stage: int) -> list[Group]:
-    """Megatron's dimensions: tp, dp, pp, cp; ep and the copies of experts; the ends of the pipeline for embeddings."""
+    """Megatron's dimensions: tp, dp, pp, cp; those of experts; the ends of the pipeline for embeddings."""
     axes = [(name, _along(s, stage, name)) for name in ("tp", "dp", "pp", "cp")]
     if experts:
         first, size = stage * s.tp * s.cp * s.dp, s.tp * s.cp * s.dp
-        axes += [("ep", tuple(range(first, first + s.ep)))]
-        axes += [("copies of experts", tuple(range(first, first + size, s.ep)))] if s.ep > 1 else []
+        parts = s.ep * s.etp
+        axes += [("ep", tuple(range(first, first + parts, s.etp))), ("etp", tuple(range(first, first + s.etp)))]
+        axes += [("copies of experts", tuple(range(first, first + size, parts)))] if parts > 1 else []
     if s.pp > 1:
         column = _along(s, stage, "pp")
         axes.append(("embedding", (column[0], column[-1])))

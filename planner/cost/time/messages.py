@@ -13,27 +13,31 @@ from typing import Final, Literal
 import numpy as np
 
 from planner.cluster.placement import Group, place_on, strides
-from planner.cost.strategies import FloatArray
+from planner.cost.parameters import whole_shared
+from planner.cost.strategies import FloatArray, Strategies
 from planner.cost.time.setting import Number, Setting
+from planner.errors import SpecError
 from planner.model.records import DTYPE_BYTES, MOE, LayerKind, Model, Workload
 
 ACTIVATION_BYTES: Final = 2.0
 
-GroupName = Literal["tp", "ulysses", "ring", "ep", "pp", "shard", "replica", "expert_shard"]
+GroupName = Literal["tp", "ulysses", "ring", "ep", "etp", "pp", "shard", "replica", "expert_shard"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
     """Placed groups of each row of a table.
 
-    ``shard`` are the ranks that share one copy of the optimizer states, ``replica`` the holders of equal shards;
-    ``expert_shard`` the ranks with the same experts.
+    ``ep`` are the ranks that exchange tokens, ``etp`` those that hold parts of the same experts.  ``shard`` are the
+    ranks that share one copy of the optimizer states, ``replica`` the holders of equal shards; ``expert_shard`` the
+    ranks with the same parts of the same experts.
     """
 
     tp: Group
     ulysses: Group
     ring: Group
     ep: Group
+    etp: Group
     pp: Group
     shard: Group
     replica: Group
@@ -46,22 +50,38 @@ class Groups:
 
 
 def place_groups(setting: Setting) -> Groups:
-    """Where the groups of each row lie."""
+    """Where the groups of each row lie.
+
+    Raises
+    ------
+    SpecError
+        The experts of a row need more ranks than its stages have.
+    """
     table, cluster = setting.table, setting.cluster
+    _check_experts(table)
     kinds = strides(tp=table.tp, cp=table.cp, dp=table.dp, pp=table.pp, ep=table.ep, ulysses=table.ulysses_degree)
-    etp = setting.share.etp.astype(np.int64)
-    experts = np.maximum(table.dp * table.cp * table.tp // (table.ep * etp), 1)
     replicas = table.dp * table.cp
     shard = np.where(table.zero_level > 0, np.minimum(table.optimizer_shard, replicas), 1)
     placed = {name: place_on(cluster, *kinds[name]) for name in ("tp", "ulysses", "ring")}
     return Groups(
         **placed,
-        ep=place_on(cluster, table.ep, etp),
+        ep=place_on(cluster, table.ep, table.etp),
+        etp=place_on(cluster, table.etp, 1),
         pp=place_on(cluster, np.minimum(table.pp, 2), kinds["pp"][1]),
         shard=place_on(cluster, shard, table.tp),
         replica=place_on(cluster, replicas // shard, table.tp * shard),
-        expert_shard=place_on(cluster, experts, table.ep * etp),
+        expert_shard=place_on(cluster, table.expert_copies, table.ep * table.etp),
     )
+
+
+def _check_experts(table: Strategies) -> None:
+    few = np.flatnonzero(table.expert_copies < 1.0)
+    if len(few):
+        s = table.row(int(few[0]))
+        raise SpecError(
+            f"ep={s.ep} x etp={s.etp} = {s.ep * s.etp} parts of the experts need more ranks than the dp={s.dp} x "
+            f"cp={s.cp} x tp={s.tp} = {s.dp * s.cp * s.tp} of a stage; lower ep or etp."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,12 +112,12 @@ def tp_messages(setting: Setting, kind: LayerKind) -> tuple[Message, ...]:
     With sequence parallelism each of attention and MLP gathers its input and scatters its output; backward gathers the
     gradient of the output, scatters that of the input and gathers the saved input once more.  With tokens x h
     everywhere that is 2 + 2 forward and 4 + 2 backward.  Without it each all-reduces its output forward and the
-    gradient of its input backward.  What latent attention (MLA) gathers is narrower, see `latent_widths`.  Experts
-    that are not split over tp exchange tokens instead, which `ep_messages` counts; their shared experts still gather
-    and scatter, except in MindFormers' mcore models, which hold them whole on every rank.
+    gradient of its input backward.  What latent attention (MLA) gathers is narrower, see `latent_widths`.  Routed
+    experts exchange tokens instead, which `ep_messages` counts; shared experts still gather and scatter, except in
+    MindFormers' mcore models, which hold them whole on every rank.
     """
-    share, model = setting.share, setting.model
-    mlp = np.where(_split_mlp(setting, kind) | (share.etp >= share.tp), 1.0, 0.0)
+    model = setting.model
+    mlp = _split_mlp(setting, kind)
     latent = model.attention.kind == "mla"
     items = _exchanges(setting, model.hidden, inputs=mlp if latent else 1.0 + mlp, outputs=1.0 + mlp)
     for width in latent_widths(model) if latent else ():
@@ -105,11 +125,12 @@ def tp_messages(setting: Setting, kind: LayerKind) -> tuple[Message, ...]:
     return items
 
 
-def _split_mlp(setting: Setting, kind: LayerKind) -> bool:
-    """Whether part of a layer's MLP is split over tp whatever its experts are."""
+def _split_mlp(setting: Setting, kind: LayerKind) -> Number:
+    """1 where a layer's MLP, or the shared experts of one with routed experts, is split over tp, else 0."""
     if kind != MOE or setting.model.moe is None:
-        return True
-    return setting.model.moe.shared_ffn > 0 and setting.workload.runs_on.splits_shared_experts
+        return 1.0
+    whole = whole_shared(setting.table, setting.workload.runs_on.tensors)
+    return np.where(whole, 0.0, 1.0) if setting.model.moe.shared_ffn else 0.0
 
 
 def latent_widths(model: Model) -> tuple[int, ...]:
@@ -189,15 +210,29 @@ def kv_heads(setting: Setting) -> FloatArray:
 def ep_messages(setting: Setting, groups: Groups, kind: LayerKind) -> tuple[Message, ...]:
     """Expert dispatch and combine of one layer: two all-to-alls forward, and the same backward.
 
-    A rank sends its tokens (split over tp) topk times; the size is that of equal shares.
+    A rank sends its tokens (split over tp) topk times; the size is that of equal shares.  Where experts are split over
+    etp, every one of these ranks works on the tokens of all: they are gathered, and the outputs scattered, both ways.
+    Without sequence parallelism all have the same tokens, send them all, and add up their outputs.
     """
-    moe = setting.model.moe
+    moe, share = setting.model.moe, setting.share
     if kind != MOE or moe is None:
         return ()
-    copies = moe.topk * (_distinct_nodes(groups.ep, moe.topk) if setting.run.node_dispatch else 1.0)
-    size = ACTIVATION_BYTES * setting.share.tokens / setting.share.tp * copies * setting.model.hidden
-    twice = np.full_like(size, 2.0)
-    return (Message(group="ep", op="alltoall", size_bytes=size, forward=twice, backward=twice),)
+    routed = ACTIVATION_BYTES * share.tokens / share.tp * moe.topk * setting.model.hidden
+    sent = routed * np.where(share.sp > 1, 1.0, share.etp)
+    if setting.run.node_dispatch:
+        sent = sent * _distinct_nodes(groups.ep, moe.topk)
+    twice = np.full_like(routed, 2.0)
+    exchange = Message(group="ep", op="alltoall", size_bytes=sent, forward=twice, backward=twice)
+    if (share.etp == 1).all():
+        return (exchange,)
+    once = np.where(share.sp > 1, 1.0, 0.0)
+    received = routed * share.etp
+    return (
+        exchange,
+        Message(group="etp", op="allgather", size_bytes=received, forward=once, backward=once),
+        Message(group="etp", op="reducescatter", size_bytes=received, forward=once, backward=once),
+        Message(group="etp", op="allreduce", size_bytes=received, forward=1.0 - once, backward=1.0 - once),
+    )
 
 
 def _distinct_nodes(group: Group, topk: int) -> FloatArray:

@@ -23,13 +23,13 @@ zero_bubble_v  ``max over s of m t + sum before s of max(f, b - w) / 2``; weight
 Interleaving adds what longer chunks elsewhere cost (`_stall`).  With fewer micro-batches than the warm-up, ``first``
 and ``last`` are one wait and the longer counts.  Sources: Narayanan et al. 2021 (arXiv 2104.04473, section 2.2) for
 1F1B and interleaving with equal stages; Qi et al. 2024 (arXiv 2405.15362) for the V schedule, whose remainder, like the
-bounds for unequal stages, was checked against ``planner.cost.schedule``, which simulates the same schedules event by
-event.
+bounds for unequal stages, was checked against ``planner.timeline``, which simulates the same schedules pass by pass.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -55,7 +55,11 @@ class Pipeline:
 
 
 def pipeline_time(
-    table: Strategies, forward_CS: FloatArray, backward_CS: FloatArray, weight_gradient_CS: FloatArray
+    table: Strategies,
+    forward_CS: FloatArray,
+    backward_CS: FloatArray,
+    weight_gradient_CS: FloatArray,
+    head_s: FloatArray | None = None,
 ) -> Pipeline:
     """Time of the micro-batches of a step under each row's schedule.
 
@@ -67,6 +71,8 @@ def pipeline_time(
         Time of one micro-batch in all layers of each stage, recompute included; 0 beyond a row's own stages [s].
     weight_gradient_CS : ndarray, shape (C, S)
         Part of ``backward_CS`` that computes gradients of weights and may be delayed [s].
+    head_s : ndarray, shape (C,), optional
+        Part of the last stage's time that head, loss and MTP modules take, all in its last chunk [s].
     """
     total_CS = forward_CS + backward_CS
     work_CS = table.micro_batches[:, None] * total_CS
@@ -82,7 +88,7 @@ def pipeline_time(
     busy = at_stage(work_CS, stage)
     ends = (table.micro_batches - 1) * (forward_CS.max(axis=1) + backward_CS.max(axis=1))
     filled = np.cumsum(total_CS, axis=1)[:, -1] + ends
-    bubble = np.where(gpipe, np.maximum(filled - busy, 0.0), at_stage(wait_CS, stage) + _stall(table, total_CS))
+    bubble = np.where(gpipe, np.maximum(filled - busy, 0.0), at_stage(wait_CS, stage) + _stall(table, total_CS, head_s))
     return Pipeline(stage=stage, busy_s=busy, bubble_s=bubble)
 
 
@@ -105,30 +111,51 @@ def _turn_taking(table: Strategies, forward_CS: FloatArray, backward_CS: FloatAr
     return before / chunks + np.where(passes > warm + 1.0, apart, np.maximum(joint, 0.0))
 
 
-def _stall(table: Strategies, total_CS: FloatArray) -> FloatArray:
+def _stall(table: Strategies, total_CS: FloatArray, head_s: FloatArray | None) -> FloatArray:
     """Waiting of interleaved stages for longer chunks elsewhere, shape (C,) [s].
 
     Stages are locked to each other within about one pass.  If all moved at the pace of the slowest pass of each turn,
     a micro-batch would take `locked_layers`; if chunks did not matter, the layers of the fullest stage.  The simulation
-    lies between the two, on average near the middle (tests hold it there).
+    lies between the two, on average near the middle (tests hold it there).  The head is so many layers more of the last
+    chunk as it takes as long.
     """
-    rows, entry = distinct(_layout_keys(table))
-    kinds = table.take(rows)
-    stall = np.zeros(len(rows))
-    turning = _is(kinds.schedule, "interleaved") | _is(kinds.schedule, "seqpipe")
-    for pp, vpp in sorted(set(zip(kinds.pp[turning].tolist(), kinds.vpp[turning].tolist(), strict=True))):
-        alike = turning & (kinds.pp == pp) & (kinds.vpp == vpp)
-        layers = kinds.layers_CVS[alike, :vpp, :pp]
-        stall[alike] = 0.5 * (locked_layers(layers) - layers.sum(axis=1).max(axis=1))
-    count = table.layers_CVS.sum(axis=(1, 2))
-    layer_s = np.divide(_all(total_CS)[:, 0], count, out=np.zeros(len(table)), where=count > 0)
-    return np.asarray(table.micro_batches * layer_s * stall[entry])
+    out = np.zeros(len(table))
+    turning = np.flatnonzero(_is(table.schedule, "interleaved") | _is(table.schedule, "seqpipe"))
+    if not len(turning):
+        return out
+    table, total_CS = table.take(turning), total_CS[turning]
+    head = np.zeros(len(table)) if head_s is None else head_s[turning]
+    count = np.maximum(table.layers_CVS.sum(axis=(1, 2)), 1)
+    layer_s = (_all(total_CS)[:, 0] - head) / count
+    head = np.divide(head, layer_s, out=np.zeros(len(table)), where=layer_s > 0)
+    entry = distinct(_layout_keys(table))[1]
+    stall = np.zeros(len(table))
+    for pp, vpp in sorted(set(zip(table.pp.tolist(), table.vpp.tolist(), strict=True))):
+        alike = np.flatnonzero((table.pp == pp) & (table.vpp == vpp))
+        first, place = distinct(entry[alike])
+        layers = table.layers_CVS[alike[first], :vpp, :pp]
+        fullest = layers.sum(axis=1)
+        most = np.maximum(fullest.max(axis=1)[place], fullest[place, -1] + head[alike])
+        stall[alike] = _MIDDLE * (locked_layers(layers, place, head[alike]) - most)
+    out[turning] = table.micro_batches * layer_s * stall
+    return out
 
 
-def locked_layers(layers_CVS: IntArray) -> FloatArray:
+#: Where between the fullest stage and stages locked to the slowest pass the pace lies; see tests/cost/time.
+_MIDDLE: Final = 0.5
+
+
+def locked_layers(
+    layers_CVS: IntArray, entry: IntArray | None = None, head_layers: FloatArray | None = None
+) -> FloatArray:
     """Layers a micro-batch takes if in every pass all stages wait for the slowest, shape (C,).
 
     Backward takes twice as long as forward.
+
+    Parameters
+    ----------
+    entry, head_layers : ndarray, optional
+        Layout of each row, and the layers that the head counts as beside the last chunk's.
 
     >>> float(locked_layers(np.ones((1, 2, 4), np.int64))[0])
     2.0
@@ -137,7 +164,12 @@ def locked_layers(layers_CVS: IntArray) -> FloatArray:
     forward, backward = locked_chunks(stages, chunks)
     stage = np.arange(stages)[None, :]
     passes = layers_CVS[:, forward, stage] + 2 * layers_CVS[:, backward, stage]
-    return np.asarray(passes.max(axis=2).sum(axis=1) / (3.0 * stages))
+    if entry is None or head_layers is None:
+        return np.asarray(passes.max(axis=2).sum(axis=1) / (3.0 * stages))
+    with_head, others = passes[:, :stages, -1], passes[:, :stages, :-1].max(axis=2, initial=0)
+    slowest = np.maximum(others[entry], with_head[entry] + 3.0 * head_layers[:, None])
+    rest = passes[:, stages:].max(axis=2).sum(axis=1)
+    return np.asarray((slowest.sum(axis=1) + rest[entry]) / (3.0 * stages))
 
 
 def locked_chunks(stages: int, chunks: int) -> tuple[IntArray, IntArray]:

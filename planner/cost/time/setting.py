@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cluster.records import Cluster, Hardware
-from planner.cost.memory.rules import rules_for
 from planner.cost.strategies import FloatArray, Strategies
 from planner.errors import ProfileError
 from planner.model.records import Model, Workload
@@ -86,15 +85,15 @@ class Shares:
 
 
 def shares(workload: Workload, table: Strategies) -> Shares:
-    """Sizes of the work of one rank.  Whether tp also splits experts is the framework's habit (see `rules_for`)."""
-    tp, cp, ep = (column.astype(np.float64) for column in (table.tp, table.cp, table.ep))
+    """Sizes of the work of one rank."""
+    tp, cp, ep, etp = (column.astype(np.float64) for column in (table.tp, table.cp, table.ep, table.etp))
     return Shares(
         tokens=table.micro_batch_size * float(workload.seq) / cp,
         tp=tp,
         sp=np.where(table.sequence_parallel, tp, 1.0),
         cp=cp,
         ep=ep,
-        etp=tp if rules_for(workload).expert_tensor_parallel else np.ones_like(tp),
+        etp=etp,
         ulysses=table.ulysses_degree.astype(np.float64),
         ring=cp / table.ulysses_degree,
     )

@@ -12,20 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.layers import StageLayers, head_CS, stage_layers
+from planner.cost.memory.rules import rules_for
+from planner.cost.parameters import layer_classes, rank_parameters
 from planner.cost.strategies import FloatArray, Strategies
 from planner.cost.time import compute
 from planner.cost.time.communication import Traffic, cp_traffic, ep_traffic, pp_transfer_s, tp_traffic
 from planner.cost.time.compute import LayerWork
 from planner.cost.time.messages import Groups, Held
 from planner.cost.time.setting import Setting
-from planner.model.operators import (
-    Shards,
-    embedding_parameters,
-    final_norm_parameters,
-    head_parameters,
-    layer_parameters,
-    mtp_parameters,
-)
 from planner.model.records import LayerKind
 
 
@@ -79,6 +73,11 @@ class Tail:
     head_backward_s: FloatArray
     mtp_forward_s: FloatArray
     mtp_backward_s: FloatArray
+
+    @property
+    def seconds(self) -> FloatArray:
+        """All of it [s]."""
+        return self.head_forward_s + self.head_backward_s + self.mtp_forward_s + self.mtp_backward_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +137,7 @@ def layer(setting: Setting, groups: Groups, kind: LayerKind) -> Layer:
     launch = work.kernels * setting.constants["launch_s"] + setting.zero
     device = work.matmul_s + work.attention_s + work.vector_s + launch
     device_backward = 2.0 * (work.matmul_s + work.vector_s + launch) + work.attention_backward_s
-    dense, expert = _on_one_rank(setting, layer_parameters(setting.model, kind))
+    own = sum(layer_classes(setting.model, setting.table, kind, rules_for(setting.workload)).values(), setting.zero)
     return Layer(
         work=work,
         traffic={
@@ -148,7 +147,7 @@ def layer(setting: Setting, groups: Groups, kind: LayerKind) -> Layer:
         },
         launch_forward_s=launch + compute.host_gap_s(setting, work.kernels, device),
         launch_backward_s=2.0 * launch + compute.host_gap_s(setting, 2.0 * work.kernels, device_backward),
-        accumulate_s=compute.accumulate_s(setting, dense + expert),
+        accumulate_s=compute.accumulate_s(setting, own),
     )
 
 
@@ -182,12 +181,6 @@ def _tail(setting: Setting, layers: Mapping[LayerKind, Layer]) -> Tail:
     )
 
 
-def _on_one_rank(setting: Setting, shards: Shards) -> tuple[FloatArray, FloatArray]:
-    """Parameters of one rank outside and inside experts, shape (C,)."""
-    share = setting.share
-    return shards.tp / share.tp + shards.replicated, shards.expert / (share.ep * share.etp)
-
-
 def held_parameters(setting: Setting, counts: Mapping[LayerKind, Counts]) -> Held:
     """Parameters of one rank on the stage that holds most outside experts, and on the one that holds most in them."""
     held = held_CS(setting, counts)
@@ -196,17 +189,6 @@ def held_parameters(setting: Setting, counts: Mapping[LayerKind, Counts]) -> Hel
 
 def held_CS(setting: Setting, counts: Mapping[LayerKind, Counts]) -> Held:
     """Parameters of one rank of each stage, shape (C, S)."""
-    model, table = setting.model, setting.table
-    end = head_parameters(model) + final_norm_parameters(model) + mtp_parameters(model)
-    first = np.arange(table.stages)[None, :] == 0
-    dense = np.zeros(table.recompute_full_CS.shape)
-    expert = np.zeros_like(dense)
-    for shards, where in ((embedding_parameters(model), first), (end, head_CS(table))):
-        outside, inside = _on_one_rank(setting, shards)
-        dense = dense + np.where(where, outside[:, None], 0.0)
-        expert = expert + np.where(where, inside[:, None], 0.0)
-    for kind, count in counts.items():
-        outside, inside = _on_one_rank(setting, layer_parameters(model, kind))
-        dense = dense + count.all * outside[:, None]
-        expert = expert + count.all * inside[:, None]
-    return Held(dense=dense, expert=expert)
+    numbers = {kind: count.all for kind, count in counts.items()}
+    held = rank_parameters(setting.model, setting.table, numbers, rules_for(setting.workload))
+    return Held(dense=held.dense_CS(), expert=held.experts_CS())

@@ -35,7 +35,7 @@ residual_moe, residual_cp  80 % interval of log(measured / predicted) of such ro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -47,7 +47,7 @@ from planner.cost.time.communication import Traffic, dp_traffic
 from planner.cost.time.compute import MATMUL_BACKWARD, VECTOR_BACKWARD, optimizer_bytes
 from planner.cost.time.messages import Groups, Held, place_groups
 from planner.cost.time.pipeline import Pipeline, at_stage, pipeline_time
-from planner.cost.time.setting import Constants, Execution, Setting, default_execution, setting
+from planner.cost.time.setting import Constants, Execution, Number, Setting, default_execution, setting
 from planner.cost.time.stages import Stages, held_parameters, stages
 from planner.model.records import DTYPE_BYTES, Model, Workload
 
@@ -168,7 +168,8 @@ def evaluate_constants(
     given = setting(model, workload, cluster, constants, table, run)
     groups = place_groups(given)
     staged = stages(given, groups)
-    pipeline = pipeline_time(table, staged.forward_CS, staged.backward_CS, staged.weight_gradient_CS)
+    parts = (staged.forward_CS, staged.backward_CS, staged.weight_gradient_CS)
+    pipeline = pipeline_time(table, *parts, head_s=staged.tail.seconds)
     held = held_parameters(given, staged.counts)
     forward_s, backward_s = staged.forward_CS.max(axis=1), staged.backward_CS.max(axis=1)
     reduced, gathered = dp_traffic(given, groups, held, forward_s, backward_s)
@@ -185,6 +186,24 @@ def evaluate_constants(
         weight_gradient_CS=staged.weight_gradient_CS,
         pace_stage=pipeline.stage,
         recompute_flop=_recompute_flop(given, staged),
+    )
+
+
+def with_pipeline(
+    time: StepTime, table: Strategies, cluster: Cluster, calibration: Calibration, pipeline_s: FloatArray
+) -> StepTime:
+    """The same step with the time of all micro-batches known otherwise, by simulation or measurement.
+
+    Parameters
+    ----------
+    pipeline_s : ndarray, shape (C,)
+        Seconds from the first pass to the end of the last one; what the pace-setting stage does not work is its bubble.
+    """
+    busy_s = table.micro_batches * at_stage(time.stage_s_CS, time.pace_stage)
+    return replace(
+        time,
+        bubble_s=np.maximum(pipeline_s - busy_s, 0.0),
+        straggler_s=_behind(cluster, calibration.constants["straggler"].value) * pipeline_s,
     )
 
 
@@ -233,14 +252,18 @@ def _step_columns(setting: Setting, pipeline: Pipeline, dp: Traffic) -> dict[str
 
     The slowest of n equal nodes is ``sqrt(2 ln n)`` standard deviations behind their mean.
     """
-    behind = math.sqrt(2.0 * math.log(setting.cluster.nodes)) * setting.constants["straggler"]
     return {
         "bubble_s": pipeline.bubble_s,
-        "straggler_s": behind * (pipeline.busy_s + pipeline.bubble_s),
+        "straggler_s": _behind(setting.cluster, setting.constants["straggler"]) * (pipeline.busy_s + pipeline.bubble_s),
         "dp_exposed_s": dp.exposed_s,
         "dp_hidden_s": dp.hidden_s,
         "fixed_s": setting.zero + setting.constants["step_fixed_s"],
     }
+
+
+def _behind(cluster: Cluster, straggler: Number) -> Number:
+    """Share of the pipeline's time by which the slowest node is behind."""
+    return math.sqrt(2.0 * math.log(cluster.nodes)) * straggler
 
 
 def _recompute_flop(setting: Setting, staged: Stages) -> FloatArray:

@@ -23,7 +23,7 @@ GroupKind = Literal["tp", "cp", "ep", "pp", "dp"]
 
 #: Kind of each group: what is exchanged over it, not which axes it spans.
 KIND_OF: Final[dict[GroupName, GroupKind]] = {
-    "tp": "tp", "ring": "cp", "ulysses": "cp", "ep": "ep", "pp": "pp", "shard": "dp", "replica": "dp",
+    "tp": "tp", "ring": "cp", "ulysses": "cp", "ep": "ep", "etp": "ep", "pp": "pp", "shard": "dp", "replica": "dp",
     "expert_shard": "dp",
 }  # fmt: skip
 

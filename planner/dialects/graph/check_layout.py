@@ -196,9 +196,10 @@ def _expert_parallel(v: View) -> Iterator[Finding]:
     elif v.ep > 1 and experts and experts % v.ep:
         why = f"expert_parallel {v.ep} does not divide {experts} experts; only building the network refuses it."
         yield v.finding(path, "expert-parallel", why, f"Legal: {divisors(experts)}.")
-    if v.ep > 1 and (v.dp * v.tp) % v.ep:
-        why = f"expert_parallel {v.ep} does not divide dp {v.dp} x tp {v.tp}; experts are spread over those ranks."
-        yield v.finding(path, "expert-parallel", why, f"Legal: {divisors(v.dp * v.tp)}.")
+    ranks, product = _expert_ranks(v)
+    if v.ep > 1 and ranks % v.ep:
+        why = f"expert_parallel {v.ep} does not divide {product}; experts are spread over those ranks."
+        yield v.finding(path, "expert-parallel", why, f"Legal: {divisors(ranks)}.")
     if v.size("num_nextn_predict_layers", "mtp_num_layers") > 1:
         yield v.finding(
             ("model", "model_config", "num_nextn_predict_layers"),
@@ -206,6 +207,20 @@ def _expert_parallel(v: View) -> Iterator[Finding]:
             "more than one is refused.",
             "Write 1.",
         )
+
+
+def _expert_ranks(v: View) -> tuple[int, str]:
+    """Ranks that hold different experts, and their product in words.
+
+    Legacy networks spread them over dp x cp and split each over tp, unless told to keep them whole; grouped products
+    and mcore networks keep them whole and spread them over dp x tp.
+    """
+    moe = v.section("moe_config")
+    if not v.legacy or moe.get("use_gmm") is True:
+        return v.dp * v.tp, f"dp {v.dp} x tp {v.tp}"
+    if moe.get("expert_model_parallel") == 1:
+        return v.dp * v.cp * v.tp, f"dp {v.dp} x cp {v.cp} x tp {v.tp}"
+    return v.dp * v.cp, f"dp {v.dp} x cp {v.cp}"
 
 
 def _recompute(v: View) -> Iterator[Finding]:

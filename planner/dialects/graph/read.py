@@ -118,6 +118,7 @@ def _strategy(document: Document, model_section: Section, model: Model, unread: 
         "ep": degrees.integer("expert_parallel", default=1, least=1) if model.moe else 1,
     }
     degrees.read.add("expert_parallel")
+    sizes["etp"] = _expert_parts(document, sizes["tp"]) if legacy and model.moe else 1
     if not Section(document).flag("use_parallel", default=False) and any(v > 1 for v in (*sizes.values(), pp)):
         unread.append("use_parallel: False, so MindFormers would run on one device; the degrees are read as written")
     full, selective = _recompute(document, layers, unread)
@@ -146,6 +147,17 @@ def _strategy(document: Document, model_section: Section, model: Model, unread: 
         unread.append("parallel_config.seq_split_num: splitting sequences through the pipeline is not modelled")
     _leftovers(document, degrees, parallel, unread)
     return strategy
+
+
+def _expert_parts(document: Document, tp: int) -> int:
+    """Ranks that share each expert of a legacy network: grouped products take whole experts (``moev3.py``), others tp.
+
+    ``expert_model_parallel`` says which (``llama_layer.py``).
+    """
+    section = Section(document, "moe_config")
+    if section.flag("use_gmm", default=False):
+        return 1
+    return section.integer("expert_model_parallel", default=tp, least=1)
 
 
 def _schedule(parallel: Section, vpp: int, *, legacy: bool) -> str:

@@ -315,7 +315,13 @@ def _legacy_moe(section: Section, width: int) -> Moe | None:
     experts = section.integer("expert_num", default=1, least=1)
     if experts == 1:
         return None
-    return Moe(experts=experts, topk=section.integer("num_experts_chosen", default=1, least=1), expert_ffn=width)
+    return Moe(
+        experts=experts,
+        topk=section.integer("num_experts_chosen", default=1, least=1),
+        expert_ffn=width,
+        shared_ffn=section.integer("shared_expert_num", default=0) * width,
+        shared_gate=section.flag("use_shared_expert_gating", default=False),
+    )
 
 
 def _llama_ffn(section: Section, hidden: int) -> int:

@@ -89,6 +89,8 @@ FLAGS: Final[dict[str, Flag]] = {
     **_flags("int", "vocab-size", "published"),
     **_flags("str", "moe-layer-freq", "published"),
     **_flags("float", "moe-expert-capacity-factor"),
+    **_flags("str", "pipeline-model-parallel-layout"),
+    **_flags("switch", "account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split"),
     **_flags("switch", "moe-pad-expert-input-to-capacity"),
     **_flags("int", "padded-vocab-size first-k-dense-replace n-shared-experts", "mindspeed"),
     **_flags(

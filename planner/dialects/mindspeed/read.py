@@ -10,6 +10,7 @@ from planner import frameworks
 from planner.cost.strategies import Strategy
 from planner.dialects.graph.read import ReadResult
 from planner.dialects.mindspeed.given import Flags
+from planner.dialects.mindspeed.placement import placement
 from planner.dialects.weights import Unread
 from planner.errors import SpecError
 from planner.model.records import DENSE, MOE, Attention, LayerKind, Model, Moe, Workload
@@ -45,9 +46,9 @@ def read_mindspeed(
     """
     flags = Flags(text, source)
     unread = Unread()
-    placement = _placement(flags)
-    model = _model(flags, sum(map(sum, placement)), source, vocab)
-    strategy = _strategy(flags, placement, devices, unread)
+    layers = placement(flags)
+    model = _model(flags, sum(map(sum, layers)), source, vocab)
+    strategy = _strategy(flags, layers, devices, unread)
     compute = next((d for f, d in (("--bf16", "bfloat16"), ("--fp16", "float16")) if flags.has(f)), "float32")
     workload = Workload(
         seq=flags.integer("--seq-length"),
@@ -73,91 +74,8 @@ def read_mindspeed(
 
 def _switches(flags: Flags) -> tuple[str, ...]:
     """Settings that change memory and differ from the planner's own files (``planner.cost.memory.rules.SWITCHES``)."""
-    whole_experts = flags.text("--expert-tensor-parallel-size", "") == "1" or flags.has("--moe-tp-extend-ep")
-    found = {"reuse-fp32-param": flags.has("--reuse-fp32-param"), "no-expert-tensor-parallel": whole_experts}
+    found = {"reuse-fp32-param": flags.has("--reuse-fp32-param")}
     return tuple(name for name, on in found.items() if on)
-
-
-def _placement(flags: Flags) -> tuple[tuple[int, ...], ...]:
-    """Layers of each chunk of each stage, without those that do nothing."""
-    layers, pp = flags.integer("--num-layers"), flags.integer("--pipeline-model-parallel-size", 1)
-    first, last = (flags.integer(f"--decoder-{end}-pipeline-num-layers", 0, 0) for end in ("first", "last"))
-    if first or last:
-        return _in_chunks(flags, _ends(flags, layers, pp, first, last))
-    vpp = _chunks(flags, layers, pp)
-    if flags.has("--num-layer-list"):
-        listed = tuple(int(part) for part in flags.text("--num-layer-list").split(",") if part.strip().isdigit())
-        if len(listed) != pp or sum(listed) != layers or vpp > 1:
-            raise SpecError(
-                f"{flags.where('--num-layer-list')} needs {pp} numbers that add up to {layers}, and no "
-                f"virtual pipeline; given {flags.text('--num-layer-list')}."
-            )
-        return (listed,)
-    if layers % (pp * vpp):
-        raise SpecError(
-            f"{flags.source}: --num-layers {layers} does not divide into {pp} stages x {vpp} chunks; Megatron would "
-            "drop layers. Use --num-layer-list, or --noop-layers with a padded number."
-        )
-    idle = _idle(flags, layers)
-    size = layers // (pp * vpp)
-    rows = [
-        tuple(sum(i not in idle for i in range((c * pp + s) * size, (c * pp + s + 1) * size)) for s in range(pp))
-        for c in range(vpp)
-    ]
-    return tuple(rows)
-
-
-def _chunks(flags: Flags, layers: int, pp: int) -> int:
-    if flags.has("--num-virtual-stages-per-pipeline-rank"):
-        return flags.integer("--num-virtual-stages-per-pipeline-rank")
-    if not flags.has("--num-layers-per-virtual-pipeline-stage"):
-        return 1
-    size = flags.integer("--num-layers-per-virtual-pipeline-stage")
-    if layers % (pp * size):
-        raise SpecError(
-            f"{flags.where('--num-layers-per-virtual-pipeline-stage')}: {layers} layers do not divide into chunks of "
-            f"{size} on {pp} stages."
-        )
-    return layers // (pp * size)
-
-
-def _idle(flags: Flags, layers: int) -> set[int]:
-    if not flags.has("--noop-layers"):
-        return set()
-    parts = flags.text("--noop-layers").split(",")
-    if not all(part.strip().isdigit() and int(part) < layers for part in parts):
-        raise SpecError(
-            f"{flags.where('--noop-layers')} needs layer numbers below {layers}, "
-            f"separated by commas; given {flags.text('--noop-layers')}."
-        )
-    return {int(part) for part in parts}
-
-
-def _in_chunks(flags: Flags, stages: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Stages of different length in chunks: each stage's layers divide by the number of its chunks."""
-    if flags.has("--num-layers-per-virtual-pipeline-stage"):
-        raise SpecError(
-            f"{flags.where('--num-layers-per-virtual-pipeline-stage')} does not fit stages of different length; use "
-            "--num-virtual-stages-per-pipeline-rank."
-        )
-    vpp = flags.integer("--num-virtual-stages-per-pipeline-rank", 1)
-    if any(count % vpp for count in stages):
-        raise SpecError(
-            f"{flags.source}: stages of {', '.join(map(str, stages))} layers do not divide into {vpp} chunks each."
-        )
-    return (tuple(count // vpp for count in stages),) * vpp
-
-
-def _ends(flags: Flags, layers: int, pp: int, first: int, last: int) -> tuple[int, ...]:
-    middle = pp - bool(first) - bool(last)
-    rest = layers - first - last
-    if middle < 1 or rest < middle or rest % middle:
-        raise SpecError(
-            f"{flags.source}: {layers} layers less {first} on the first and {last} on the last stage do not divide "
-            f"into {middle} stages between."
-        )
-    inner = (rest // middle,) * middle
-    return (*((first,) if first else ()), *inner, *((last,) if last else ()))
 
 
 def _strategy(flags: Flags, layers: tuple[tuple[int, ...], ...], devices: int | None, unread: Unread) -> Strategy:
@@ -172,6 +90,7 @@ def _strategy(flags: Flags, layers: tuple[tuple[int, ...], ...], devices: int | 
             f"= {size * dp}."
         )
     full, selective = _recompute(flags, layers, unread)
+    ep, etp = _experts(flags, tp)
     sharded = flags.has("--use-distributed-optimizer")
     algorithm = _CP[flags.text("--context-parallel-algo", "megatron_cp_algo")]
     name = algorithm if cp > 1 else "ring"
@@ -182,7 +101,8 @@ def _strategy(flags: Flags, layers: tuple[tuple[int, ...], ...], devices: int | 
         pp=pp,
         vpp=vpp,
         cp=cp,
-        ep=flags.integer("--expert-model-parallel-size", 1),
+        ep=ep,
+        etp=etp,
         layers=layers,
         recompute_full=full,
         recompute_selective=selective,
@@ -196,6 +116,18 @@ def _strategy(flags: Flags, layers: tuple[tuple[int, ...], ...], devices: int | 
         swap_optimizer=flags.has("--swap-optimizer"),
         schedule="interleaved" if vpp > 1 else "1f1b",
     )
+
+
+def _experts(flags: Flags, tp: int) -> tuple[int, int]:
+    """Ranks over which experts are spread, and over which each of them is split.
+
+    Megatron splits them over tp unless told otherwise; ``--moe-tp-extend-ep`` spreads whole experts over tp as well.
+    """
+    ep = flags.integer("--expert-model-parallel-size", 1)
+    etp = flags.integer("--expert-tensor-parallel-size", tp)
+    if not flags.has("--num-experts"):
+        return ep, 1
+    return (ep * tp, 1) if flags.has("--moe-tp-extend-ep") else (ep, etp)
 
 
 def _data_parallel(flags: Flags, rest: int, devices: int | None) -> int:

@@ -355,14 +355,25 @@ def _experts(a: Arguments) -> Iterator[Broken]:
     yield from _routing(a, experts, expert_tp)
 
 
+def _dispatcher(a: Arguments, dispatcher: str, expert_tp: int) -> Iterator[Broken]:
+    """``alltoall_seq`` takes experts split over tp, or whole ones of --moe-tp-extend-ep, which takes nothing else.
+
+    MindSpeed ``features_manager/moe/tp_extend_ep.py``.
+    """
+    flag = "--moe-token-dispatcher-type"
+    if a.has("--moe-tp-extend-ep"):
+        if dispatcher != "alltoall_seq":
+            fix = "Use alltoall_seq, or --expert-tensor-parallel-size 1."
+            yield _conflict(flag, f"{dispatcher} is refused with --moe-tp-extend-ep", fix)
+    elif dispatcher == "alltoall_seq" and expert_tp != a.tp:
+        yield _conflict(flag, "alltoall_seq needs experts split like the dense layers", "Use alltoall.")
+
+
 def _routing(a: Arguments, experts: int, expert_tp: int) -> Iterator[Broken]:
     dispatcher = a.text("--moe-token-dispatcher-type", "allgather")
     if not a.has("--disable-bias-linear"):
         yield _conflict("--num-experts", "needs --disable-bias-linear: experts have no bias", "Add it.")
-    if dispatcher == "alltoall_seq" and expert_tp != a.tp:
-        yield _conflict(
-            "--moe-token-dispatcher-type", "alltoall_seq needs experts split like the dense layers", "Use alltoall."
-        )
+    yield from _dispatcher(a, dispatcher, expert_tp)
     yield from _capacity(a, dispatcher)
     if a.has("--moe-router-group-topk"):
         groups = a.number("--moe-router-num-groups")

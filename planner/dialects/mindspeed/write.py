@@ -261,8 +261,9 @@ def _parallel(plan: Plan) -> list[Line]:
         lines += _context_parallel(plan)
     if plan.model.moe is not None:
         lines.append(("--expert-model-parallel-size", s.ep, f"{plan.model.moe.experts // s.ep} experts on a device"))
-        if s.tp > 1 and (s.dp * s.cp) % s.ep:
-            lines.append(("--expert-tensor-parallel-size", 1, "experts spread over the tensor-parallel ranks, whole"))
+        if s.tp > 1 or s.etp > 1:  # without it experts are split like the dense layers
+            why = "experts stay whole" if s.etp == 1 else "ranks that share each expert"
+            lines.append(("--expert-tensor-parallel-size", s.etp, why))
     if s.zero_level == 1:
         lines.append(("--use-distributed-optimizer", None, f"optimizer states sharded over {s.dp * s.cp} ranks"))
         if s.dp * s.cp > 1:

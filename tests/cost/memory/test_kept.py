@@ -18,7 +18,7 @@ from planner.model.records import Attention, LayerKind, Model, Workload
 
 def kept(model: Model, workload: Workload, strategy: Strategy, kind: LayerKind = "dense"):
     rules = rules_for(workload)
-    elements = split_elements(model, workload, Strategies.of([strategy]), rules)
+    elements = split_elements(model, workload, Strategies.of([strategy]))
     return layer_bytes(layer_tensors(model, workload, kind, rules), elements)
 
 
@@ -93,12 +93,12 @@ def test_context_parallel_gathers_keys_and_values():
 def test_splits_divide_as_they_say():
     table = Strategies.of(
         [
-            plan(((4,),), tp=4, cp=2, dp=4, ep=2, micro_batch_size=3, sequence_parallel=on, ulysses_degree=2)
+            plan(((4,),), tp=4, cp=2, dp=4, ep=2, etp=4, micro_batch_size=3, sequence_parallel=on, ulysses_degree=2)
             for on in (True, False)
         ]
     )
     workload = work(seq=1024)
-    found = split_elements(moe(), workload, table, rules_for(workload))
+    found = split_elements(moe(), workload, table)
     tokens = 3 * 1024 / 2
     expected: dict[Split, list[float]] = {
         "whole": [tokens, tokens],
@@ -107,13 +107,14 @@ def test_splits_divide_as_they_say():
         "exchanged": [tokens / 4] * 2,
         "alone": [0, 0],
         "routed": [4 * tokens / 4, 4 * tokens],
-        "received": [4 * tokens / 4, 4 * tokens],
+        "received": [4 * tokens, 4 * tokens],
+        "columns": [4 * tokens / 4, 4 * tokens / 4],
         "context": [tokens / 2] * 2,
         "attended": [2 * tokens] * 2,
         "regrouped": [2 * tokens / 4] * 2,
         "global": [2 * tokens] * 2,
         "unpiped": [tokens] * 2,
-        "expert": [0.5] * 2,
+        "expert": [0.5 / 4] * 2,
         "weights": [0.25] * 2,
         "once": [1] * 2,
     }
@@ -124,19 +125,19 @@ def test_splits_divide_as_they_say():
 
 def test_logits_of_a_whole_vocabulary_exist_without_a_pipeline_only():
     table = Strategies.of([plan(((4,),), tp=2), plan(((2, 2),), tp=2)])
-    assert split_elements(dense(), work(), table, rules_for(work()))["unpiped"].tolist() == [4096, 0]
+    assert split_elements(dense(), work(), table)["unpiped"].tolist() == [4096, 0]
 
 
 def test_experts_split_over_tp_see_all_tokens_of_their_group():
     workload = work("mindspeed")
-    table = Strategies.of([plan(((4,),), tp=4, dp=4, ep=2)])
-    found = split_elements(moe(), workload, table, rules_for(workload))
-    assert found["received"][0] == 4 * found["routed"][0]
+    table = Strategies.of([plan(((4,),), tp=4, dp=4, ep=2, etp=etp) for etp in (1, 4)])
+    found = split_elements(moe(), workload, table)
+    assert (found["received"] / found["routed"]).tolist() == [1, 4]
 
 
 def test_bytes_are_width_times_size_times_elements():
     workload = work(seq=1024)
-    elements = split_elements(dense(), workload, Strategies.of([plan(tp=2), plan()]), rules_for(workload))
+    elements = split_elements(dense(), workload, Strategies.of([plan(tp=2), plan()]))
     tensors = (Tensor("a", 3.0, "whole", 2.0), Tensor("b", 5.0, "tensor", 4.0))
     assert reduce_bytes(tensors, elements).tolist() == [1024 * 6 + 512 * 20, 1024 * 26]
     assert reduce_bytes((), elements).tolist() == [0, 0]

@@ -207,6 +207,19 @@ def test_expert_exchange_by_hand_inside_and_across_nodes() -> None:
     assert total(inside.ep("dense")) == 0.0
 
 
+def test_experts_split_over_ranks_work_on_the_tokens_of_all_of_them() -> None:
+    """tp 2 with etp 2: each rank's half of the tokens is exchanged, then gathered, and the outputs scattered."""
+    whole = Placed(strategy(tp=2, dp=4, ep=4), model=MOE)
+    split_too = Placed(strategy(tp=2, dp=4, ep=4, etp=2), model=MOE)
+    sent = 2 * 4096 / 2 * 2 * 4096 * 1.2  # two bytes, half of the tokens, two copies, hidden, imbalance
+    gathered = 2 * (2 * sent) / 2 / LINK  # all-gather and reduce-scatter over one link
+    assert total(whole.ep()) == pytest.approx(2 * sent / 4 / LINK)
+    assert total(split_too.ep()) == pytest.approx(2 * sent / 4 / LINK + gathered)
+    # without sequence parallelism every rank sends all tokens, and the outputs are added up over two links' worth
+    alone = Placed(strategy(tp=2, dp=4, ep=4, etp=2, sequence_parallel=False), model=MOE)
+    assert total(alone.ep()) == pytest.approx(2 * (2 * sent) / 4 / LINK + 2 * (2 * sent) / 2 / LINK)
+
+
 def test_stage_boundary_by_hand() -> None:
     size = 2 * 4096 * 4096 / 2  # split over tp by sequence parallelism, to the next node
     split_over_tp = Placed(strategy(dp=4, tp=2, pp=2)).pp()
@@ -251,8 +264,7 @@ def test_sharding_levels_decide_what_travels_every_micro_batch() -> None:
 
 
 def test_expert_groups_follow_the_expert_layout() -> None:
-    row = strategy(tp=2, dp=8, ep=4)
-    apart = Placed(row).groups
-    assert (int(apart.ep.size[0]), int(apart.expert_shard.size[0])) == (4, 4)
-    split_too = Placed(row, replace(WORK, framework="mindspeed")).groups
-    assert (int(split_too.ep.size[0]), int(split_too.expert_shard.size[0])) == (4, 2)
+    apart = Placed(strategy(tp=2, dp=8, ep=4)).groups
+    assert (int(apart.ep.size[0]), int(apart.expert_shard.size[0]), int(apart.etp.size[0])) == (4, 4, 1)
+    split_too = Placed(strategy(tp=2, dp=8, ep=4, etp=2)).groups
+    assert (int(split_too.ep.size[0]), int(split_too.expert_shard.size[0]), int(split_too.etp.size[0])) == (4, 2, 2)

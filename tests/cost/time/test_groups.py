@@ -73,3 +73,7 @@ def test_megatron_has_one_for_each_dimension_and_the_ends_of_the_pipeline() -> N
     assert found[-1].ranks == (0, 24)
     assert found[3].ranks == (0, 8, 16, 24)
     assert found[2].ranks == (8, 10, 12, 14)
+    split = groups(strategy(dp=4, tp=2, pp=4, ep=2, etp=2), "megatron", experts=True, stage=1)
+    assert {g.name: g.ranks for g in split if "e" in g.name[:1] or "cop" in g.name} == {
+        "ep": (8, 10), "etp": (8, 9), "copies of experts": (8, 12), "embedding": (0, 24),
+    }  # fmt: skip

@@ -113,10 +113,18 @@ def test_latent_attention_and_a_module_of_multi_token_prediction() -> None:
     assert found["tp", "allgather"] == (passes * 7, passes * (2 * latents + ACTIVATION))
     assert found["tp", "reducescatter"] == (passes * 4, passes * (ACTIVATION + latents))
     assert found["ep", "alltoall"][0] == passes * 4
-    # MindSpeed splits shared experts over tp, and experts, too
+    # MindSpeed splits shared experts over tp
     assert volumes(replace(PLAIN, ep=2), 1, LATENT, "mindspeed")["tp", "reducescatter"] == (
         passes * 6, passes * (3 * ACTIVATION + latents),
     )  # fmt: skip
+
+
+def test_split_experts_gather_their_tokens_and_scatter_their_outputs() -> None:
+    found = volumes(replace(PLAIN, ep=2, etp=2), model=EXPERTS, framework="mindspeed")
+    gathered = 2 * 1024 * 2 * 512  # all tokens of the tensor-parallel ranks, two copies each
+    once_each_way = (3 * 2 * 2, 3 * 2 * 2 * gathered)
+    assert found["ep", "allgather"] == found["ep", "reducescatter"] == once_each_way
+    assert found["ep", "alltoall"] == volumes(replace(PLAIN, ep=2), model=EXPERTS)["ep", "alltoall"]
 
 
 def test_graph_mode_gathers_keys_and_values_and_others_pass_them_on() -> None:

@@ -40,7 +40,7 @@ parallel=(
   --noop-layers "61,62,63"  # 64 layers, 3 of them do nothing
   --sequence-parallel  # norms and residuals are split over the tensor-parallel ranks
   --expert-model-parallel-size 64  # 4 experts on a device
-  --expert-tensor-parallel-size 1  # experts spread over the tensor-parallel ranks, whole
+  --expert-tensor-parallel-size 1  # experts stay whole
   --use-distributed-optimizer  # optimizer states sharded over 16 ranks
   --overlap-grad-reduce  # gradients travel behind the backward pass
   --overlap-param-gather  # parameters travel behind the forward pass
