@@ -72,7 +72,7 @@ BROKEN = {
         (QWEN, "pretrain.yaml", "eps: 1.0e-8", "eps: 1e-8"),
         (QWEN, "pretrain.yaml", "learning_rate: 0.0001", "learning_rate: 1e-4"),
         (QWEN, "pretrain.yaml", "hidden_size: 1024", 'hidden_size: "1024"'),
-        (LLAMA, "pretrain.yaml", "theta: 500000", "theta: 5e5"),
+        (LLAMA, "pretrain.yaml", "theta: 10000.0", "theta: 5e5"),
     ],
     "dropout-type": [
         (QWEN, "pretrain.yaml", "hidden_dropout: 0.0", "hidden_dropout: 0"),
@@ -174,7 +174,7 @@ BROKEN = {
         (QWEN, "pretrain.yaml", "  recompute: False", '  recompute: "all"'),
         (QWEN, "pretrain.yaml", "  recompute: False", "  recompute: [1, 2, 3]"),
         (QWEN, "pretrain.yaml", "  select_recompute: False", "  select_recompute: [1, -1]"),
-        (QWEN, "pretrain.yaml", "  select_comm_recompute: False", "  select_comm_recompute: [1, 0, 0]"),
+        (QWEN, "pretrain.yaml", "  select_recompute: False\n", "  select_comm_recompute: [1, 0, 0]\n"),
     ],
     "slice-activation": [
         (QWEN, "pretrain.yaml", "recompute_slice_activation: False", "recompute_slice_activation: True")

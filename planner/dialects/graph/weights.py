@@ -97,7 +97,10 @@ def weigh(document: Document, section: Section, *, legacy: bool, ignored: frozen
     given = [
         key
         for key, value in section.values.items()
-        if key not in section.read and key not in ignored and _set(key, value) and not (legacy and key not in known)
+        if key not in section.read
+        and (key not in ignored or key in _PLAIN)
+        and _set(key, value)
+        and not (legacy and key not in known)
     ]
     unread.weigh(WEIGHTS, ((key, _shown(document, (*section.path, key))) for key in given))
     if legacy:

@@ -134,7 +134,7 @@ def _laid_out(flags: Flags, layers: int, pp: int) -> tuple[tuple[int, ...], ...]
     counts = [part.count("t") for part in spelled.split("|")]
     if set(spelled) - set("EtLm|") or len(counts) % pp or sum(counts) != layers:
         raise SpecError(
-            f"{flags.where(_LAYOUT)} {text}: {sum(counts)} layers in {len(counts)} parts; it needs {layers} layers (t) in "
-            f"a multiple of {pp} parts between bars."
+            f"{flags.where(_LAYOUT)} {text}: {sum(counts)} layers in {len(counts)} parts; it needs {layers} layers (t) "
+            f"in a multiple of {pp} parts between bars."
         )
     return tuple(tuple(counts[row : row + pp]) for row in range(0, len(counts), pp))

@@ -38,6 +38,7 @@ WEIGHTS: Final = Weights(
         "hc-*": "several residual streams", "share-kvstates": "keys and values shared between layers",
         "cla-share-factor": "keys and values shared between layers", "expert-interval": "which layers have experts",
         "attention-output-gate": "a gate behind attention",
+        "spec": "layers of a module of its own",
         "heterogeneous-layers-*": _OTHER, "retro-*": _OTHER, "vision-*": _OTHER, "encoder-num-layers": _OTHER,
         "decoder-num-layers": _OTHER, "apply-residual-connection-post-layernorm": _OTHER,
         # what is trained, and how
@@ -142,7 +143,7 @@ WEIGHTS: Final = Weights(
             "use-cpu-initialization create-all-gather-group use-tp-pp-dp-mapping init-model-with-meta-device "
             "use-nccl-ub nccl-* hccl-* high-priority-stream-groups lazy-mpu-init distributed-* ddp-* "
             "no-align-* no-delay-grad-reduce delay-param-gather overlap-grad-reduce overlap-param-gather "
-            "no-gradient-reduce-div-fusion swap-optimizer-times spec "
+            "no-gradient-reduce-div-fusion swap-optimizer-times "
             # training
             "train-iters train-samples lr* min-lr weight-decay* *-weight-decay clip-grad adam-* sgd-* muon-* lion-* "
             "decoupled-* head-lr-mult optimizer optimizer-selection seed skip-train eval-* exit-* iterations-to-skip "

@@ -90,9 +90,9 @@ def _assign(word: Word, shell: _Shell) -> None:
     if not found:
         return
     name, value = found
-    shell.text[name] = value
     before = word.text.index("=") + 1
-    inner = pieces(Word(" " * before + word.text[before:], word.line), shell.text)
+    inner = pieces(Word(word.text[before:], word.line), shell.text)
+    shell.text[name] = value
     shell.keep(name, [piece for piece in inner if piece.text.strip()], word.line, more=False)
 
 
