@@ -93,14 +93,11 @@ def weigh(document: Document, section: Section, *, legacy: bool, ignored: frozen
         Keys of the model section that change nothing.
     """
     unread = Unread()
-    known = known_keys()["legacy" if legacy else "mcore"]
+    known = known_keys()["legacy"] if legacy else section.values.keys()
     given = [
         key
         for key, value in section.values.items()
-        if key not in section.read
-        and (key not in ignored or key in _PLAIN)
-        and _set(key, value)
-        and not (legacy and key not in known)
+        if key in known and key not in section.read and (key not in ignored or key in _PLAIN) and _set(key, value)
     ]
     unread.weigh(WEIGHTS, ((key, _shown(document, (*section.path, key))) for key in given))
     if legacy:
