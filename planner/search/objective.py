@@ -8,7 +8,7 @@ from planner.cost.estimate import Estimates, joined
 from planner.cost.memory.peak import least_recompute, memory
 from planner.cost.strategies import BoolArray, FloatArray, Strategies
 from planner.cost.time.step import StepTime, step_time
-from planner.legality.rules import SEQPIPE
+from planner.legality.context import SEQPIPE
 from planner.search.request import Request
 from planner.search.tables import concatenate
 from planner.timeline.estimate import simulated_time

@@ -20,7 +20,7 @@ from planner.cost.time.setting import default_execution, setting
 from planner.cost.time.stages import held_CS, layer_counts
 from planner.inputs import workload_for
 from planner.legality.apply import violations
-from planner.legality.rules import Context
+from planner.legality.context import Context
 from planner.model.load import find
 from planner.model.operators import parameter_count, parameter_shards
 from planner.model.records import Model, Workload

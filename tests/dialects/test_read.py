@@ -11,7 +11,7 @@ from planner.dialects.read import read
 from planner.dialects.text.yaml_read import loads
 from planner.errors import SpecError
 from planner.legality.apply import violations
-from planner.legality.rules import Context
+from planner.legality.context import Context
 from planner.model.load import find
 from planner.model.operators import parameter_count
 
