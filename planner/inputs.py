@@ -95,7 +95,7 @@ def read(
     if found.unreliable and not accept_unread:
         raise SpecError(
             f"{path}: an answer is not reliable because of {'; '.join(found.unreliable)}. "
-            "To leave that out of the answer, give --accept-unread."
+            "To leave that out of the answer, give --accept-unread (accept_unread=True in Python)."
         )
     name = hardware or found.hardware or clusters.machine_of(found.per_node)
     profile = name if isinstance(name, Hardware) else clusters.hardware(name)

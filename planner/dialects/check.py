@@ -21,7 +21,7 @@ from planner.errors import PlannerError, SpecError
 from planner.legality.apply import Context, violations
 from planner.plan import Plan
 
-__all__ = ["Finding", "check"]
+__all__ = ["Finding", "check", "not_judged"]
 
 _NATIVE_START: Final = "#!/usr/bin/env python"
 _SUFFIXES: Final = (".yaml", ".yml", ".sh", ".py", ".json")
@@ -47,6 +47,17 @@ def check(path: str | Path, devices: int | None = None) -> tuple[Finding, ...]:
     if path.is_dir():
         return _check_folder(path, devices)
     return tuple(_check_file(path, devices))
+
+
+def not_judged(path: str | Path, devices: int | None = None) -> tuple[str, ...]:
+    """Settings of a file that say what the network is and are not read, so that their faults would not be found."""
+    path = Path(path)
+    if path.is_dir() or path.suffix in (".json", ".py"):
+        return ()
+    try:
+        return read(path, devices).unreliable
+    except PlannerError:
+        return ()  # the check itself has said why
 
 
 def _check_folder(folder: Path, devices: int | None) -> tuple[Finding, ...]:
