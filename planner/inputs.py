@@ -42,17 +42,19 @@ def request_for(
     framework: str | None = None,
     max_memory: int | str | None = None,
     calibration: str | Path | None = None,
+    as_family: str | None = None,
 ) -> Request:
     """Whole request from loose inputs; parameters as in `suggest`, and a calibration file of one's own runs."""
     checked(cards=cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=framework, max_memory=max_memory)
-    shape = model_for(model)
+    shape = model_for(model, as_family)
     profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware)
     cluster = Cluster(hardware=profile, devices=cards)
-    nvidia = profile.device.vendor == "nvidia"
-    name, generation = _framework("megatron" if framework is None and nvidia else framework, shape)
+    name, generation = _framework(_usual(profile) if framework is None else framework, shape)
     workload = workload_for(shape, cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=name)
     shape, padding = _padded(shape, name, profile)
     workload = replace(workload, notes=(*workload.notes, *padding))
+    if profile.device.vendor == "cpu":
+        workload = on_cpu(workload)
     if framework is None:
         workload = replace(workload, notes=(*workload.notes, f"framework {name}"))
     limit = None if max_memory is None else _limit(max_memory, profile)
@@ -141,8 +143,8 @@ def _machine_remark(per_node: int, devices: int, profile: Hardware, *, given: bo
     )
 
 
-def model_for(model: Model | str | float | Path) -> Model:
-    """Model from a record, a name, a parameter count or a config.json.
+def model_for(model: Model | str | float | Path, as_family: str | None = None) -> Model:
+    """Model from a record, a name, a parameter count or a config.json, read as ``as_family`` where that is given.
 
     >>> model_for("70B").name, model_for("llama-3.1-8b").layers
     ('Llama-3.1-70B', 32)
@@ -150,14 +152,33 @@ def model_for(model: Model | str | float | Path) -> Model:
     if isinstance(model, Model):
         return model
     if isinstance(model, Path):
-        return models.from_file(model)
+        return models.from_file(model, as_family=as_family)
     if not isinstance(model, str):
         return models.closest(model_size(model))
     if re.fullmatch(r"\s*[0-9][0-9_.,eE+]*\s*[KMBGTkmbgt]?\s*", model):
         return models.closest(parse_count(model, "parameter count"))
     if model.endswith(".json") or "\\" in model or Path(model).is_dir():
-        return models.from_file(model)
+        return models.from_file(model, as_family=as_family)
+    if as_family is not None:
+        raise SpecError(f"as_family={as_family!r} says how to read a config.json; {model!r} is none.")
     return models.find(model)
+
+
+def _usual(profile: Hardware) -> str | None:
+    """Framework of devices other than Ascend's; on the CPU that of the self-contained script, target ``mindspore``."""
+    if profile.device.vendor == "cpu":
+        return frameworks.of_target("mindspore", legacy=True).name
+    return next(each.name for each in frameworks.ALL if not each.ascend) if profile.device.vendor == "nvidia" else None
+
+
+def on_cpu(workload: Workload) -> Workload:
+    """The workload as the CPU runs it: float32 and attention written out, because its backend has no other kernels.
+
+    >>> on_cpu(workload_for(model_for("8B"), 2)).compute_dtype
+    'float32'
+    """
+    notes = (*workload.notes, "float32", "attention without a fused kernel")
+    return replace(workload, compute_dtype="float32", flash_attention=False, notes=notes)
 
 
 def workload_for(

@@ -27,7 +27,7 @@ DEFAULT_HARDWARE: Final = "910B3"
 #: Files of more bytes than this are not profiles.
 MAX_FILE_BYTES: Final = 2**20
 
-_PRIORS: Final = {"ascend": "priors-ascend", "nvidia": "priors-gpu", "cpu": "priors-ascend"}
+_PRIORS: Final = {"ascend": "priors-ascend", "nvidia": "priors-gpu", "cpu": "priors-cpu"}
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -132,7 +132,7 @@ def generations(hardware: Hardware, framework: str) -> tuple[str, ...]:
 
 
 def calibration_file(path: str | Path, hardware: Hardware, framework: str) -> Calibration:
-    """Constants of a user's own file, completed from the priors.
+    """Constants of a user's own file; what it leaves out comes from the shipped calibration, else from the priors.
 
     Raises
     ------
@@ -145,7 +145,9 @@ def calibration_file(path: str | Path, hardware: Hardware, framework: str) -> Ca
         raise CalibrationError(f"calibration {path} is for {', '.join(devices)}, not for {hardware.name}.")
     if not {framework, frameworks.of(framework).family} & set(listed):
         raise CalibrationError(f"calibration {path} is for {', '.join(listed)}, not for {framework}.")
-    return _completed(record, hardware, framework)
+    shipped = calibration(hardware, framework)
+    constants = {**shipped.constants, **record.constants}
+    return replace(record, device=hardware.name, framework=framework, constants=constants)
 
 
 def data_directory(name: str) -> Path:
