@@ -73,7 +73,8 @@ def meant(name: str, known: Iterable[str]) -> str:
     """
     most = min(_TYPO_LETTERS + (len(name) >= _LONG), (len(name) + 3) // 4)
     near = [real for real in known if abs(len(real) - len(name)) <= most]
-    letters, real = min(((_letters_apart(name.lower(), real.lower()), real) for real in near), default=(most + 1, ""))
+    scored = [(_letters_apart(name.lower(), real.lower()), abs(len(real) - len(name)), real) for real in near]
+    letters, _, real = min(scored, default=(most + 1, 0, ""))
     return real if letters <= most else ""
 
 
