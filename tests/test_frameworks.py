@@ -48,6 +48,7 @@ FACTS = {
     "sends_parts": (False, False, False, True, True),
     "dense_needs_sp": (False, False, True, False, False),
     "exchanges_heads": (False, True, True, True, True),
+    "vocab_multiple": (0, 0, 0, 128, 128),
     "experts_over_cp": (False, True, True, True, True),
     "nested_experts": (False, False, True, False, False),
     "moe_needs_sp": (True, False, True, True, True),
@@ -144,6 +145,7 @@ _OTHER_WORDS = {
     ("dialects/families.py", "_HELD"),  # by target
     ("inputs.py", "default_framework"),  # target
     ("dialects/mindspeed/flags.py", "STATED"),
+    ("dialects/mindspeed/weights.py", "WEIGHTS"),  # one flag is called --ai-framework
     ("observe/published.py", "_framework"),
     ("observe/published.py", "_tied"),
 }
