@@ -21,7 +21,7 @@ from planner.errors import SpecError
 FrameworkName = Literal["mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron"]
 Dialect = Literal["mcore", "legacy", "pynative", "megatron"]
 #: Lists of kept tensors; ``fsdp`` is a switch of a run, not the habit of a framework here.
-TensorLayout = Literal["mcore", "legacy", "megatron", "mindspeed", "fsdp"]
+TensorLayout = Literal["mcore", "legacy", "pynative", "megatron", "mindspeed", "fsdp", "native-cpu"]
 
 #: Sets of files that can be written, best first.
 TARGETS: Final = ("mindformers", "mindformers-pynative", "mindspeed", "mindspore")
@@ -66,8 +66,10 @@ class Framework:
         Pipeline schedules it can run.
     zero_levels : tuple of int
         Optimizer sharding levels it can run (MindSpeed-LLM: the distributed optimizer is level 1).
-    tensors : {"mcore", "legacy", "megatron", "mindspeed"}
+    tensors : {"mcore", "legacy", "pynative", "megatron", "mindspeed"}
         Which list of kept tensors is its own, see ``planner.cost.memory.kept``.
+    memory_compared : bool
+        Predicted memory has been compared with runs, or with the compiler's own plan.
     sharded_weights : bool
         MindSpore's optimizer parallelism, see ``planner.cost.memory.rules``.
     master_copies : bool
@@ -118,6 +120,7 @@ class Framework:
     schedules: tuple[str, ...]
     zero_levels: tuple[int, ...]
     tensors: TensorLayout
+    memory_compared: bool = True
     sharded_weights: bool = False
     master_copies: bool
     expert_parts: Literal["whole", "tp", "any"] = "whole"
@@ -183,7 +186,8 @@ _PYNATIVE: Final = replace(
     graph=False,
     schedules=("gpipe", "1f1b", "interleaved"),
     zero_levels=(0, 3),
-    tensors="megatron",
+    tensors="pynative",
+    memory_compared=False,
     sharded_weights=False,
     dense_needs_sp=True,
     exchanges_heads=True,

@@ -30,10 +30,6 @@ DEFAULT_SEQ: Final = 4096
 DEFAULT_STEP_TOKENS: Final = 4 * KIB * KIB
 
 
-#: Frameworks that train on devices other than Ascend's; on the CPU the self-contained script of target ``mindspore``.
-_USUAL: Final = {"nvidia": "megatron", "cpu": "mindformers-legacy"}
-
-
 def request_for(
     model: Model | str | float | Path,
     cards: int,
@@ -45,14 +41,14 @@ def request_for(
     framework: str | None = None,
     max_memory: int | str | None = None,
     calibration: str | Path | None = None,
+    as_family: str | None = None,
 ) -> Request:
     """Whole request from loose inputs; parameters as in `suggest`, and a calibration file of one's own runs."""
     checked(cards=cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=framework, max_memory=max_memory)
-    shape = model_for(model)
+    shape = model_for(model, as_family)
     profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware)
     cluster = Cluster(hardware=profile, devices=cards)
-    usual = _USUAL.get(profile.device.vendor)
-    name, generation = _framework(framework or usual, shape)
+    name, generation = _framework(_usual(profile) if framework is None else framework, shape)
     workload = workload_for(shape, cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=name)
     if profile.device.vendor == "cpu":
         workload = on_cpu(workload)
@@ -108,8 +104,8 @@ def read(
     return request, found.strategy, (*found.unread, *remarks)
 
 
-def model_for(model: Model | str | float | Path) -> Model:
-    """Model from a record, a name, a parameter count or a config.json.
+def model_for(model: Model | str | float | Path, as_family: str | None = None) -> Model:
+    """Model from a record, a name, a parameter count or a config.json, read as ``as_family`` where that is given.
 
     >>> model_for("70B").name, model_for("llama-3.1-8b").layers
     ('Llama-3.1-70B', 32)
@@ -117,14 +113,23 @@ def model_for(model: Model | str | float | Path) -> Model:
     if isinstance(model, Model):
         return model
     if isinstance(model, Path):
-        return models.from_file(model)
+        return models.from_file(model, as_family=as_family)
     if not isinstance(model, str):
         return models.closest(model_size(model))
     if re.fullmatch(r"\s*[0-9][0-9_.,eE+]*\s*[KMBGTkmbgt]?\s*", model):
         return models.closest(parse_count(model, "parameter count"))
     if model.endswith(".json") or "\\" in model or Path(model).is_dir():
-        return models.from_file(model)
+        return models.from_file(model, as_family=as_family)
+    if as_family is not None:
+        raise SpecError(f"as_family={as_family!r} says how to read a config.json; {model!r} is none.")
     return models.find(model)
+
+
+def _usual(profile: Hardware) -> str | None:
+    """Framework of devices other than Ascend's; on the CPU that of the self-contained script, target ``mindspore``."""
+    if profile.device.vendor == "cpu":
+        return frameworks.of_target("mindspore", legacy=True).name
+    return next(each.name for each in frameworks.ALL if not each.ascend) if profile.device.vendor == "nvidia" else None
 
 
 def on_cpu(workload: Workload) -> Workload:

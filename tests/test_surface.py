@@ -23,7 +23,7 @@ NAMES = {
 SIGNATURES = {
     "suggest": (
         "model cards hardware seq global_batch tokens framework max_memory pins objective recompute balance top "
-        "progress"
+        "progress as_family"
     ),
     "estimate": (
         "model strategy hardware cards seq global_batch tokens framework max_memory recompute stage_layers degrees"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from planner.calibrate.device import DeviceFit, fit_device
-from planner.calibrate.device_file import Origin, calibration_text, fallen_back
+from planner.calibrate.device_file import Origin, calibration_text, fallen_back, run_on
 from planner.calibrate.imported import read_points, usable
 from planner.calibrate.own_profile import profile_text
 from planner.children.files import write_atomically
@@ -188,8 +188,7 @@ def _written(
     settings: Settings, points: Sequence[Point], hardware: Hardware, origin: Origin, files: tuple[Path, ...],
     remarks: tuple[str, ...],
 ) -> Calibrated:  # fmt: skip
-    framework = "megatron" if hardware.device.vendor == "nvidia" else "mindformers"
-    base = load.calibration(hardware, framework)
+    base = load.calibration(hardware, run_on(hardware)[0])
     fit = fit_device(points, hardware, base)
     try:
         write_atomically(settings.out, calibration_text(fit, hardware, base, origin).encode())

@@ -30,6 +30,8 @@ def model_from(options: ModelOptions) -> Model:
     sizes = parse.sizes_of(options)
     if len(given) > 1:
         raise SpecError(f"--{' and --'.join(given)} both name a model; give one of them.")
+    if options.as_family is not None and options.config is None:
+        raise SpecError("--as says how to read a config.json; give it with --config.")
     if not given and not sizes:
         raise SpecError("which model? Give --params 70B, --model NAME, --config config.json, or sizes like --layers.")
     if not given:
@@ -39,7 +41,7 @@ def model_from(options: ModelOptions) -> Model:
     elif options.model is not None:
         base = load.find(options.model)
     else:
-        base = load.from_file(options.config or "")
+        base = load.from_file(options.config or "", as_family=options.as_family)
     return load.with_overrides(base, **sizes) if sizes else base  # type: ignore[arg-type]
 
 
@@ -89,7 +91,11 @@ def file_from(
 
 def _given(options: object) -> list[str]:
     names = [f.name for f in dataclasses.fields(options)]  # type: ignore[arg-type]
-    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) is not None]
+    return [
+        "--as" if name == "as_family" else f"--{name.replace('_', '-')}"
+        for name in names
+        if getattr(options, name) is not None
+    ]
 
 
 def cards_from(text: str | None) -> int:

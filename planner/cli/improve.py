@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -32,6 +33,7 @@ def improve(
 ) -> None:
     """Search a better strategy for a file and show, or write, the file with only that changed."""
     from planner import api, inputs
+    from planner.dialects.improve import after_change
     from planner.dialects.improve import improve as rewrite
     from planner.legality.apply import violations
     from planner.report.checks import improve_document, improvement_lines
@@ -42,6 +44,7 @@ def improve(
     request, old, _ = inputs.read(path, cluster.hardware, ask.memory_from(cluster), devices)
     broken = violations(request.context, old)
     before = None if broken else api.estimate_of(request, old)
+    request = replace(request, workload=after_change(request.workload))
     request = request if devices is None else request.on(devices)
     with searching(quiet=output.json) as progress:
         after = search(parse.searched(request, pins), progress).estimates.row(0)

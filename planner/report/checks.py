@@ -85,9 +85,9 @@ def improve_document(
     return {
         **head("improve"),
         **job(request),
-        "before": None if before is None else estimate_fields(before),
+        "before": None if before is None else estimate_fields(before, request),
         "before_strategy": strategy_fields(improved.before.strategy),
-        "after": estimate_fields(after),
+        "after": estimate_fields(after, request),
         "difference": list(improved.difference),
         "unread": list(improved.before.unread),
         "written": written,

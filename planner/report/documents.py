@@ -17,6 +17,8 @@ from planner.measured import Measured
 from planner.model.load import Entry
 from planner.model.operators import active_parameter_count, parameter_count
 from planner.model.records import Model
+from planner.model.serial import plain
+from planner.report.memory_notes import memory_kind, memory_notes
 from planner.search.cards import Fewest
 from planner.search.explain import Explanation
 from planner.search.suggest import Request, Result
@@ -67,7 +69,7 @@ def suggest_document(result: Result, rows: Sequence[Estimate], written: Sequence
         "fitting": result.fitting,
         "removed": result.removed,
         "ties": [group for group in ranks if group],
-        "plans": [{"rank": rank, **estimate_fields(row)} for rank, row in enumerate(rows, 1)],
+        "plans": [{"rank": rank, **estimate_fields(row, result.request)} for rank, row in enumerate(rows, 1)],
         "emitted": [emit_fields(each) for each in written],
     }
 
@@ -79,7 +81,8 @@ def estimate_document(
     return {
         **head("estimate"),
         **job(request),
-        **estimate_fields(answer),
+        **estimate_fields(answer, request),
+        "memory_notes": list(memory_notes(request.workload, answer)),
         "measured": None if measured is None else measured_fields(measured),
         "unread": list(unread),
     }
@@ -104,7 +107,7 @@ def cards_document(result: Result, fewest: Fewest, best: Estimate) -> dict[str, 
         **job(result.request),
         "cards": fewest.devices,
         "floor": fewest.floor,
-        "plan": estimate_fields(best),
+        "plan": estimate_fields(best, result.request),
     }
 
 
@@ -118,10 +121,10 @@ def explain_document(request: Request, verdict: Explanation) -> dict[str, Any]:
         "reasons": list(verdict.reasons),
         "rules": [violation.code for violation in verdict.violations],
         "strategy": strategy_fields(verdict.strategy),
-        "estimate": None if verdict.estimate is None else estimate_fields(verdict.estimate),
+        "estimate": None if verdict.estimate is None else estimate_fields(verdict.estimate, request),
         "over_gib": gib(verdict.over_bytes),
         "stage": verdict.stage,
-        "change": None if change is None else {"what": change.what, **estimate_fields(change.estimate)},
+        "change": None if change is None else {"what": change.what, **estimate_fields(change.estimate, request)},
     }
 
 
@@ -174,8 +177,9 @@ def model_fields(model: Model) -> dict[str, Any]:
         "hidden": model.hidden,
         "ffn": model.ffn,
         "vocab": model.vocab,
-        "attention": dataclasses.asdict(model.attention),
-        "moe": dataclasses.asdict(model.moe) if model.moe else None,
+        "attention": plain(model.attention),
+        **({"note": model.note} if model.note else {}),
+        "moe": plain(model.moe) if model.moe else None,
     }
 
 
@@ -199,7 +203,7 @@ def strategy_fields(strategy: Strategy) -> dict[str, Any]:
     return {key: _lists(value) for key, value in body.items()}
 
 
-def estimate_fields(answer: Estimate) -> dict[str, Any]:
+def estimate_fields(answer: Estimate, request: Request) -> dict[str, Any]:
     """Strategy, memory and speed of one estimate; ``speed`` is null where it does not fit."""
     return {
         "strategy": strategy_fields(answer.strategy),
@@ -209,7 +213,7 @@ def estimate_fields(answer: Estimate) -> dict[str, Any]:
         "heaviest_stage": answer.stage_peak_bytes.index(max(answer.stage_peak_bytes)),
         "stages": [_stage(answer, stage) for stage in range(len(answer.stage_peak_bytes))],
         "speed": _speed(answer) if answer.fits else None,
-        "kinds": {"memory": "modelled", "speed": answer.kind},
+        "kinds": {"memory": memory_kind(request.workload), "speed": answer.kind},
     }
 
 

@@ -57,7 +57,7 @@ def native_moments(model: Model, workload: Workload, table: Strategies) -> Nativ
     weights = _FLOAT * (model.layers * layer + ends)
     added_up = table.micro_batches > 1
     widths = _Widths.of(model, workload, table)
-    size = _FLOAT * tokens
+    size: FloatArray = np.asarray(_FLOAT * tokens, np.float64)
     kept, backward, waiting = _backward(model, table, widths, size, _FLOAT * layer)
     head = _FLOAT * head_parameters(model).tp / table.tp
     every = _layers_kept(model, table, widths)

@@ -305,7 +305,7 @@ def _legacy_moe(section: Section, width: int) -> Moe | None:
         experts=experts,
         topk=section.integer("num_experts_chosen", default=1, least=1),
         expert_ffn=width,
-        shared_ffn=section.integer("shared_expert_num", default=0) * width,
+        shared_ffn=round(section.number("shared_expert_num", default=0) * width),  # shipped files write 8.0
         shared_gate=section.flag("use_shared_expert_gating", default=False),
     )
 

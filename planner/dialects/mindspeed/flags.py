@@ -107,6 +107,8 @@ FLAGS: Final[dict[str, Flag]] = {
     # kernels and types
     **_flags("switch", "bf16 fp16 use-flash-attn no-masked-softmax-fusion attention-softmax-in-fp32 "
                        "no-gradient-accumulation-fusion"),
+    **_choice("transformer-impl", "local", "transformer_engine"),
+    **_choice("attention-backend", "flash", "fused", "unfused", "local", "auto"),
     **_flags("switch", "use-fused-rmsnorm use-fused-swiglu use-fused-rotary-pos-emb", "mindspeed"),
     # training
     **_flags("int", "train-iters lr-warmup-iters save-interval log-interval eval-interval eval-iters seed"),

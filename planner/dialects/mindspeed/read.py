@@ -199,7 +199,7 @@ def read_mindspeed(text: str, *, source: str = "script", devices: int | None = N
         compute_dtype=compute,
         master_weights=compute != "float32",
         framework="mindspeed",
-        flash_attention=flags.has("--use-flash-attn"),
+        flash_attention=_fused(flags),
         switches=_switches(flags),
     )
     return ReadResult(
@@ -209,6 +209,17 @@ def read_mindspeed(text: str, *, source: str = "script", devices: int | None = N
         unread=tuple(unread + flags.unread()),
         dialect="mindspeed",
     )
+
+
+def _fused(flags: Flags) -> bool:
+    """Whether attention runs as one operator: as asked for by name, or because Transformer Engine's own does.
+
+    Megatron-LM's ``--attention-backend`` names it (``auto`` takes the fastest there is, ``unfused`` and ``local`` make
+    the scores); without it ``--use-flash-attn`` asks for it, and Transformer Engine fuses by default.
+    """
+    asked, engine = flags.has("--use-flash-attn"), flags.text("--transformer-impl", "") == "transformer_engine"
+    backend = flags.text("--attention-backend", "")
+    return backend not in ("unfused", "local") if backend else asked or engine
 
 
 def _switches(flags: Flags) -> tuple[str, ...]:
