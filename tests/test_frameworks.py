@@ -81,7 +81,7 @@ def test_one_vocabulary() -> None:
     assert {target for own in frameworks.ALL for target in own.targets} == set(frameworks.TARGETS)
     assert {schedule for own in frameworks.ALL for schedule in own.schedules} == set(SCHEDULES)
     assert {own.dialect for own in frameworks.ALL} == set(get_args(frameworks.Dialect))
-    assert {own.tensors for own in frameworks.ALL} | {"fsdp"} == set(get_args(frameworks.TensorLayout))
+    assert {own.tensors for own in frameworks.ALL} | {"fsdp", "native-cpu"} == set(get_args(frameworks.TensorLayout))
 
 
 @pytest.mark.parametrize("name", frameworks.NAMES)
