@@ -43,7 +43,8 @@ def fitted_both(request: Request, table: Strategies) -> tuple[Strategies, int]:
     some, some_fits = fitted(request, again.replace(recompute_selective_CS=again.layers_CS))
     either = fits.copy()
     either[np.flatnonzero(tried)] |= some_fits
-    return concatenate([plain, some.take(some.recompute_selective_CS.any(axis=1))]), int((~either).sum())
+    used = np.flatnonzero(some.recompute_selective_CS.any(axis=1))
+    return concatenate([plain, some.take(used)]), int((~either).sum())
 
 
 def _allowed(table: Strategies) -> BoolArray:
