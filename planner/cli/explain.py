@@ -57,6 +57,7 @@ def explain(
     else:
         degrees = single_degrees(pins)
         count = ask.cards_from(cards) if cards is not None else completion.cards_of(degrees)
+        degrees = completion.with_dp(degrees, count)
         request = ask.request_from(model, cluster, workload, count)
         layers = None if stage_layers is None else parse.listed(stage_layers, "--stage-layers")
         strategy = completion.complete(

@@ -117,7 +117,14 @@ def explain_document(request: Request, verdict: Explanation) -> dict[str, Any]:
         "estimate": None if verdict.estimate is None else estimate_fields(verdict.estimate),
         "over_gib": gib(verdict.over_bytes),
         "stage": verdict.stage,
-        "change": None if change is None else {"what": change.what, **estimate_fields(change.estimate)},
+        "change": None
+        if change is None
+        else {
+            "what": change.what,
+            "options": change.options,
+            "tied": change.tied,
+            **estimate_fields(change.estimate),
+        },
     }
 
 

@@ -36,13 +36,16 @@ def explanation_lines(request: Request, verdict: Explanation) -> list[str]:
     lines += ["", f"Verdict: {verdict.verdict}"]
     for reason in verdict.reasons:
         lines += wrapped(f"- {reason}", "  ")
-    if verdict.change is not None:
-        after = verdict.change.estimate
-        speed = "" if after.step_s is None else f", {number(after.step_s)} s a step"
-        lines += [
-            "",
-            *wrapped(f"Smallest change that helps: {verdict.change.what}: {gib(after.peak_bytes)} GiB{speed}."),
-        ]
-    elif verdict.verdict != "best":
-        lines += ["", "No single change helps."]
-    return lines
+    return lines + _change_lines(verdict)
+
+
+def _change_lines(verdict: Explanation) -> list[str]:
+    """The change, all of it, and the options that ask for it."""
+    change = verdict.change
+    if change is None:
+        return [] if verdict.verdict == "best" else ["", "No single change helps."]
+    head = "Single change that gains most" if verdict.verdict == "slower" else "Smallest change that helps"
+    speed = "" if change.estimate.step_s is None else f", {number(change.estimate.step_s)} s a step"
+    tie = " (closer than the calibration can tell apart)" if change.tied else ""
+    lines = ["", *wrapped(f"{head}: {change.what}: {gib(change.estimate.peak_bytes)} GiB{speed}{tie}.")]
+    return lines + (wrapped(f"Options   {change.options}", " " * 10) if change.options else [])

@@ -187,7 +187,7 @@ def _each(columns: Columns, by: str, choices: object) -> Columns:
 
 def _pipelines(context: Context, pins: Pins, pp: int) -> Columns:
     """Pairs of schedule and vpp."""
-    names = pins.get("schedule", [name for name in context.runs_on.schedules if name in _USUAL_SCHEDULES])
+    names = pins.get("schedule", [name for name in context.runs_on.schedules if name in USUAL_SCHEDULES])
     most = context.model.layers + 2
     pairs: list[tuple[int, int]] = []
     for name in sorted(str(name) for name in names):
@@ -204,7 +204,7 @@ def _pipelines(context: Context, pins: Pins, pp: int) -> Columns:
     return {"schedule": schedule, "vpp": vpp}
 
 
-_USUAL_SCHEDULES: Final = ("1f1b", "interleaved", "zero_bubble_v")
+USUAL_SCHEDULES: Final = ("1f1b", "interleaved", "zero_bubble_v")
 
 
 def _context_parallel(pins: Pins, cp: int) -> Columns:
