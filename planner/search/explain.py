@@ -210,9 +210,10 @@ def smallest_change(request: Request, strategy: Strategy, *, than: Estimate | No
     if not near:
         return None
     estimates = estimated(request, Strategies.of(near))
+    sayable = bool(as_options(request, strategy))  # else it stands in a file, and is changed there
     found: list[tuple[int, float, int]] = []
     for row, step_s in enumerate(estimates.step_s.tolist()):
-        if not estimates.fits[row] or not as_options(request, near[row]):
+        if not estimates.fits[row] or (sayable and not as_options(request, near[row])):
             continue
         if than is None:
             found.append((len(differences(strategy, near[row])), step_s, row))
