@@ -156,6 +156,7 @@ def job(request: Request) -> dict[str, Any]:
             "cards": request.cluster.devices,
             "nodes": request.cluster.nodes,
             "usable_gib": gib(request.limit),
+            "purpose": request.cluster.hardware.purpose,
         },
         "workload": workload,
         "defaults": list(request.workload.notes),

@@ -121,6 +121,8 @@ def job_lines(request: Request) -> list[str]:
         f"{gib(hardware.device.hbm_bytes)} a card",
         " " * 10,
     )
+    if hardware.purpose:
+        lines += wrapped(f"Purpose   {hardware.purpose}", " " * 10)
     lines += wrapped(
         f"Workload  sequence {workload.seq}, global batch {workload.global_batch} "
         f"({format_count(workload.seq * workload.global_batch)} tokens a step), {workload.framework}",

@@ -155,7 +155,7 @@ def _sharding(request: Request, s: Strategy) -> Iterator[dict[str, Any]]:
     shards = s.dp * s.cp
     if shards == 1:
         return
-    for level in request.workload.runs_on.zero_levels:
+    for level in request.workload.runs_on.searched_levels:
         if level != s.zero_level:
             yield {"zero_level": level}
     if s.zero_level and s.optimizer_shard != shards:

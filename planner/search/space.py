@@ -220,7 +220,7 @@ def _context_parallel(pins: Pins, cp: int) -> Columns:
 
 def _sharding(context: Context, pins: Pins, shards: int) -> Columns:
     """Pairs of level and group: the whole dp x cp group, and a node's share of it when pinned."""
-    known = context.runs_on.zero_levels
+    known = context.runs_on.searched_levels
     levels = [int(v) for v in pins.get("zero_level", [v for v in known if v > 0] if shards > 1 else (min(known),))]
     groups = [int(v) for v in pins.get("optimizer_shard", (shards,))]
     pairs = {(level, group if level else 1) for level in levels for group in groups}
