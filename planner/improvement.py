@@ -12,7 +12,7 @@ import numpy as np
 from planner import api
 from planner.cost.estimate import Estimate
 from planner.cost.strategies import Strategies, Strategy
-from planner.dialects.improve import Improved, check_own, holdable, with_own_comments
+from planner.dialects.improve import Improved, after_change, check_own, holdable, with_own_comments
 from planner.dialects.improve import improve as rewrite
 from planner.errors import EmitError, InfeasibleError, SpecError
 from planner.legality.apply import violations
@@ -95,7 +95,8 @@ def improve_file(
     request, old, unread = _as_it_is(path, read, cards)
     broken = violations(request.context, old)
     before = None if broken else api.estimate_of(request, old)
-    job = request if cards is None else request.on(cards)
+    job = replace(request, workload=after_change(request.workload))
+    job = job if cards is None else job.on(cards)
     standing = before if before is not None and before.fits and old.devices == job.cluster.devices else None
     passed: list[str] = []
     new = next(_written(path, read, request, old, _ranked(asked(job), standing, progress), passed), None)

@@ -208,7 +208,7 @@ def test_what_was_not_read_is_shown(tmp_path):
     assert "Not read: recompute_config.my_own_knob" in run(f"estimate --from {path}").out
     answer = run(f"improve {path}")
     assert answer.code == 0
-    assert "Not read  recompute_config.my_own_knob" in answer.out
+    assert "Not read: recompute_config.my_own_knob" in answer.out
 
 
 def test_a_file_that_cannot_stay_and_cannot_be_written_says_why(tmp_path):

@@ -9,7 +9,16 @@ import typer
 
 from planner.cli import ask, parse
 from planner.cli.files import check_target, write
-from planner.cli.options import CLUSTER_PANEL, EMIT_PANEL, ClusterOptions, OutputOptions, PinOptions, own, spread
+from planner.cli.options import (
+    ACCEPT_UNREAD,
+    CLUSTER_PANEL,
+    EMIT_PANEL,
+    ClusterOptions,
+    OutputOptions,
+    PinOptions,
+    own,
+    spread,
+)
 from planner.cli.output import print_document, print_lines, searching
 
 if TYPE_CHECKING:
@@ -34,6 +43,7 @@ def improve(
     cards: Annotated[str | None, own("--cards", CLUSTER_PANEL, "Cards (default: the file's own).", "N")] = None,
     out: Annotated[str | None, own("--out", EMIT_PANEL, "Write the new file here.", "FILE")] = None,
     force: Annotated[bool, own("--force", EMIT_PANEL, "Replace an existing file.")] = False,
+    accept_unread: Annotated[bool, ACCEPT_UNREAD] = False,
 ) -> None:
     """Search a better strategy for a file and show, or write, the file with only that changed."""
     from planner import inputs
@@ -44,7 +54,7 @@ def improve(
     check_target(out, force=force)
 
     def read(file: Path, count: int | None) -> tuple[Request, Strategy, tuple[str, ...]]:
-        return inputs.read(file, cluster.hardware, ask.memory_from(cluster), count)
+        return inputs.read(file, cluster.hardware, ask.memory_from(cluster), count, accept_unread=accept_unread)
 
     with searching(quiet=output.json) as progress:
         found = improve_file(path, read, lambda request: parse.searched(request, pins), devices, progress)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from planner.cost.estimate import Estimate
 from planner.dialects.findings import Finding
 from planner.report.documents import estimate_fields, head, job, strategy_fields
+from planner.report.estimation import unread_lines
 from planner.report.text import degrees, extras, gib, job_lines, layers_line, number, recompute_line, wrapped
 
 if TYPE_CHECKING:
@@ -17,21 +18,23 @@ if TYPE_CHECKING:
 _INDENT = " " * 10
 
 
-def check_lines(path: str, found: Sequence[Finding]) -> list[str]:
-    """One paragraph a finding: place and name, why, fix."""
+def check_lines(path: str, found: Sequence[Finding], not_judged: Sequence[str] = ()) -> list[str]:
+    """One paragraph a finding: place and name, why, fix; and what of the file could not be judged."""
+    left = wrapped(f"Not judged: {'; '.join(not_judged)}", _INDENT) if not_judged else []
     if not found:
-        return [f"{path}: nothing found."]
+        return [f"{path}: nothing found{' in what is read' if left else ''}.", *left]
     lines: list[str] = []
     for finding in found:
         lines.append(f"{finding.file}:{finding.line}: {finding.rule}")
         lines += wrapped(f"    {finding.why} {finding.fix}", "    ")
     count = "1 fault" if len(found) == 1 else f"{len(found)} faults"
-    return [*lines, f"{count} found."]
+    return [*lines, f"{count} found.", *left]
 
 
-def check_document(path: str, found: Sequence[Finding]) -> dict[str, Any]:
+def check_document(path: str, found: Sequence[Finding], not_judged: Sequence[str] = ()) -> dict[str, Any]:
     """The same as JSON holds it."""
-    return {**head("check"), "path": path, "findings": [dataclasses.asdict(finding) for finding in found]}
+    findings = [dataclasses.asdict(finding) for finding in found]
+    return {**head("check"), "path": path, "findings": findings, "not_judged": list(not_judged)}
 
 
 def improvement_lines(found: Improvement, written: str | None, *, asked: str | None = None) -> list[str]:
@@ -58,7 +61,7 @@ def _passed(found: Improvement) -> list[str]:
     count = len(found.passed)
     more = f" (and {count - 1} more)" if count > 1 else ""
     lines = wrapped(f"Passed    {found.passed[0]}{more}", _INDENT) if count else []
-    return lines + (wrapped(f"Not read  {', '.join(found.unread)}", _INDENT) if found.unread else [])
+    return lines + unread_lines(found.unread)
 
 
 def gain_words(before: Estimate | None, after: Estimate, broken: str = "") -> str:
@@ -88,9 +91,9 @@ def improve_document(found: Improvement, written: str | None) -> dict[str, Any]:
     return {
         **head("improve"),
         **job(found.request),
-        "before": None if found.before is None else estimate_fields(found.before),
+        "before": None if found.before is None else estimate_fields(found.before, found.request),
         "before_strategy": strategy_fields(found.old),
-        "after": estimate_fields(found.after),
+        "after": estimate_fields(found.after, found.request),
         "difference": [] if found.improved is None else list(found.improved.difference),
         "stays": found.stays,
         "passed": list(found.passed),
