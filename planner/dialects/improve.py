@@ -36,7 +36,8 @@ _STRATEGY_FLAGS = (
     "micro-batch-size global-batch-size recompute-granularity recompute-method recompute-num-layers "
     "recompute-activation-function recompute-activation-function-num-layers "
     "enable-recompute-layers-per-pp-rank noop-layers num-layers attention-mask-type use-cp-send-recv-overlap "
-    "num-virtual-stages-per-pipeline-rank decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers"
+    "num-virtual-stages-per-pipeline-rank decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers "
+    "pipeline-model-parallel-layout pipeline-num-transformer-layers"
 ).split()
 
 

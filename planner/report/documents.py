@@ -118,7 +118,7 @@ def cards_document(result: Result, fewest: Fewest, best: Estimate) -> dict[str, 
     }
 
 
-def explain_document(request: Request, verdict: Explanation) -> dict[str, Any]:
+def explain_document(request: Request, verdict: Explanation, unread: Sequence[str] = ()) -> dict[str, Any]:
     """Answer of `planner explain`."""
     change = verdict.change
     return {
@@ -139,6 +139,7 @@ def explain_document(request: Request, verdict: Explanation) -> dict[str, Any]:
             "tied": change.tied,
             **estimate_fields(change.estimate, request),
         },
+        "unread": list(unread),
     }
 
 

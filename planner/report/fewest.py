@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planner.cost.estimate import Estimate
+from planner.report.estimation import unread_lines
 from planner.report.suggestion import best_lines, kind_lines
 from planner.report.text import degrees, gib, job_lines, number, recompute_line, wrapped
 from planner.search.cards import Fewest
@@ -28,15 +31,15 @@ def fewest_lines(result: Result, fewest: Fewest, best: Estimate) -> list[str]:
     ]
 
 
-def explanation_lines(request: Request, verdict: Explanation) -> list[str]:
-    """Verdict, reasons, and the smallest change that helps."""
+def explanation_lines(request: Request, verdict: Explanation, unread: Sequence[str] = ()) -> list[str]:
+    """Verdict, reasons, the change that helps, and what of a file was not read."""
     lines = [*job_lines(request)]
     lines += wrapped(f"Strategy  {degrees(verdict.strategy)}", " " * 10)
     lines += wrapped(f"Recompute {recompute_line(verdict.strategy)}", " " * 10)
     lines += ["", f"Verdict: {verdict.verdict}"]
     for reason in verdict.reasons:
         lines += wrapped(f"- {reason}", "  ")
-    return lines + _change_lines(verdict)
+    return lines + _change_lines(verdict) + unread_lines(unread)
 
 
 def _change_lines(verdict: Explanation) -> list[str]:
