@@ -99,7 +99,7 @@ def improve_file(
     job = job if cards is None else job.on(cards)
     standing = before if before is not None and before.fits and old.devices == job.cluster.devices else None
     passed: list[str] = []
-    new = next(_written(path, read, request, old, _ranked(asked(job), standing, progress), passed), None)
+    new = next(_written(path, read, request, old, _ranked(_as_used(asked(job), old), standing, progress), passed), None)
     stays = _stays(standing, new, passed)
     if standing is None and new is None:
         raise EmitError(passed[0] if passed else f"{path}: no plan that fits can be written into it.")
@@ -135,6 +135,13 @@ def _as_it_is(path: Path, read: Reader, cards: int | None) -> tuple[Request, Str
         if cards is None:
             raise
     return read(path, cards)
+
+
+def _as_used(request: Request, old: Strategy) -> Request:
+    """The search with what the file uses and a search leaves out by itself: optimizer states on the host."""
+    if not old.swap_optimizer or "swap_optimizer" in request.pins:
+        return request
+    return replace(request, pins={**request.pins, "swap_optimizer": (False, True)})
 
 
 def _ranked(request: Request, standing: Estimate | None, progress: Progress | None) -> list[Strategy]:
