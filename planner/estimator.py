@@ -26,7 +26,7 @@ from planner.errors import PredictedOutOfMemory, SpecError
 from planner.legality.apply import violations
 from planner.model.records import Model
 from planner.plan import Plan
-from planner.search.explain import neighbours
+from planner.search.neighbours import differences, neighbours
 from planner.search.suggest import Request
 from planner.units import GIB, MIB, format_bytes
 
@@ -363,18 +363,14 @@ class MemoryEstimator:
 
     def changes_that_fit(self) -> tuple[str, ...]:
         """Single changes of the strategy that are legal and fit, fewest changed fields first, in words."""
-        near = [
-            (what, strategy)
-            for what, strategy in neighbours(self.request, self.strategy)
-            if what and not violations(self.request.context, strategy)
-        ]
+        near = neighbours(self.request, self.strategy)
         if not near:
             return ()
-        table = Strategies.of([strategy for _, strategy in near])
-        peaks = memory(self.request.model, self.request.workload, table).peak_bytes
+        peaks = memory(self.request.model, self.request.workload, Strategies.of(near)).peak_bytes
+        said = [differences(self.strategy, strategy) for strategy in near]
         fitting = [i for i in np.argsort(-peaks, kind="stable") if peaks[i] <= self.limit_bytes]
-        fitting.sort(key=lambda i: near[i][0].count("->"))
-        words = [f"{near[i][0]}: {format_bytes(peaks[i])}" for i in fitting]
+        fitting.sort(key=lambda i: len(said[i]))
+        words = [f"{', '.join(said[i])}: {format_bytes(peaks[i])}" for i in fitting]
         return tuple(dict.fromkeys(words))[:NAMED_CHANGES]
 
     def _with(self, micro_batch_size: int | None, seq: int | None) -> tuple[Request, Strategy]:

@@ -66,6 +66,8 @@ class Framework:
         Pipeline schedules it can run.
     zero_levels : tuple of int
         Optimizer sharding levels it can run (MindSpeed-LLM: the distributed optimizer is level 1).
+    written_levels : tuple of int
+        Of those, what its files can say, and what a search looks at unless others are pinned; empty: all.
     tensors : {"mcore", "legacy", "pynative", "megatron", "mindspeed"}
         Which list of kept tensors is its own, see ``planner.cost.memory.kept``.
     memory_compared : bool
@@ -122,6 +124,7 @@ class Framework:
     graph: bool
     schedules: tuple[str, ...]
     zero_levels: tuple[int, ...]
+    written_levels: tuple[int, ...] = ()
     tensors: TensorLayout
     memory_compared: bool = True
     sharded_weights: bool = False
@@ -144,6 +147,11 @@ class Framework:
     spare_chunks: int | None
     vocab_multiple: int = 0
     most_mtp: int | None
+
+    @property
+    def searched_levels(self) -> tuple[int, ...]:
+        """Sharding levels that a search looks at unless others are pinned."""
+        return self.written_levels or self.zero_levels
 
 
 _MCORE: Final = Framework(
@@ -209,6 +217,7 @@ _MEGATRON: Final = Framework(
     graph=False,
     schedules=("1f1b", "interleaved"),
     zero_levels=(0, 1, 2, 3),
+    written_levels=(0, 1),  # MindSpeed-LLM's scripts, which are the only ones for it; levels 2 and 3 are FSDP
     tensors="megatron",
     expert_parts="any",
     master_copies=True,

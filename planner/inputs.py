@@ -22,13 +22,11 @@ from planner.errors import SpecError
 from planner.frameworks import FrameworkName
 from planner.model import load as models
 from planner.model.records import Model, Workload
-from planner.search.suggest import Request
-from planner.units import KIB, format_bytes, parse_bytes, parse_count
+from planner.search.request import Request, default_batch
+from planner.units import format_bytes, parse_bytes, parse_count
 
 #: Sequence length where none is given: what public 7B to 70B runs on Ascend train with.
 DEFAULT_SEQ: Final = 4096
-#: Tokens of one step where no global batch is given: Llama 2's 4 Mi (arXiv 2307.09288, table 1).
-DEFAULT_STEP_TOKENS: Final = 4 * KIB * KIB
 
 
 def request_for(
@@ -59,7 +57,14 @@ def request_for(
         workload = replace(workload, notes=(*workload.notes, f"framework {name}"))
     limit = None if max_memory is None else _limit(max_memory, profile)
     constants = _constants(profile, name, generation, calibration)
-    return Request(model=shape, workload=workload, cluster=cluster, calibration=constants, limit_bytes=limit)
+    return Request(
+        model=shape,
+        workload=workload,
+        cluster=cluster,
+        calibration=constants,
+        limit_bytes=limit,
+        batch_follows=global_batch is None,
+    )
 
 
 def read(
@@ -207,16 +212,6 @@ def workload_for(
     if frameworks.of(framework).master_copies:
         types = {"params_dtype": "bfloat16", "master_weights": True}
     return Workload(seq=seq, global_batch=global_batch, tokens=budget, framework=framework, notes=tuple(notes), **types)
-
-
-def default_batch(cards: int, seq: int) -> int:
-    """Samples of a step where none are asked for: 4 Mi tokens, at least one sample a card, a multiple of the cards.
-
-    >>> default_batch(64, 4096), default_batch(24, 4096), default_batch(16384, 4096)
-    (1024, 1032, 16384)
-    """
-    samples = max(DEFAULT_STEP_TOKENS // seq, cards, 1)
-    return -(-samples // cards) * cards
 
 
 def default_framework(model: Model) -> FrameworkName:

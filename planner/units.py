@@ -12,6 +12,7 @@ is the only place that knows prefixes.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from planner.errors import SpecError
@@ -121,3 +122,20 @@ def _digits(value: float) -> str:
     if magnitude >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if magnitude >= 10 else f"{value:.2f}"
+
+
+def runs(values: Sequence[int]) -> str:
+    """A list of whole numbers, long runs shortened.
+
+    >>> runs((3, 3, 3, 3, 2)), runs((10, 8, 6))
+    ('3 x4, 2', '10, 8, 6')
+    """
+    parts: list[str] = []
+    start = 0
+    for end in range(1, len(values) + 1):
+        if end < len(values) and values[end] == values[start]:
+            continue
+        length = end - start
+        parts += [f"{values[start]} x{length}"] if length > 2 else [str(values[start])] * length
+        start = end
+    return ", ".join(parts)

@@ -16,6 +16,7 @@ from planner.cluster.load import hardware
 from planner.errors import InfeasibleError, SpecError
 from planner.legality.apply import violations
 from planner.model.load import closest, find
+from planner.search.request import DEFAULT_STEP_TOKENS
 
 LLAMA = "llama-3.1-70b"
 
@@ -67,8 +68,8 @@ def test_default_batch(cards: int, seq: int, batch: int) -> None:
 def test_default_batch_suits_every_split_of_the_cards(cards: int, seq: int) -> None:
     batch = inputs.default_batch(cards, seq)
     assert batch % cards == 0
-    assert batch * seq >= min(inputs.DEFAULT_STEP_TOKENS, batch * seq)
-    assert (batch - cards) * seq < max(inputs.DEFAULT_STEP_TOKENS, cards * seq)
+    assert batch * seq >= min(DEFAULT_STEP_TOKENS, batch * seq)
+    assert (batch - cards) * seq < max(DEFAULT_STEP_TOKENS, cards * seq)
 
 
 def test_defaults_are_named_only_where_they_were_taken() -> None:

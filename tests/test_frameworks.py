@@ -37,6 +37,7 @@ FACTS = {
         ("gpipe", "1f1b", "interleaved"), ("1f1b", "interleaved"), ("1f1b", "interleaved"),
     ),
     "zero_levels": ((0, 1, 2, 3), (0, 1, 2, 3), (0, 3), (0, 1), (0, 1, 2, 3)),
+    "written_levels": ((), (), (), (0, 1), (0, 1)),
     "tensors": ("mcore", "legacy", "pynative", "mindspeed", "megatron"),
     "memory_compared": (True, True, False, True, True),
     "sharded_weights": (True, True, False, False, False),
@@ -69,6 +70,13 @@ def test_table_of_facts(fact: str) -> None:
 
 def test_the_table_has_every_fact() -> None:
     assert {field.name for field in fields(frameworks.Framework)} == {*FACTS, "releases"}
+
+
+def test_levels_that_a_search_looks_at_can_be_run_and_written() -> None:
+    for framework in frameworks.ALL:
+        assert set(framework.searched_levels) <= set(framework.zero_levels)
+    assert frameworks.of("megatron").searched_levels == (0, 1)  # its scripts know no FSDP
+    assert frameworks.of("mindformers").searched_levels == (0, 1, 2, 3)
 
 
 def test_releases_are_mindformers_alone() -> None:

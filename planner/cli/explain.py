@@ -54,11 +54,15 @@ def explain(
     from planner.report.fewest import explanation_lines
     from planner.search.explain import explain as judge
 
+    unread: tuple[str, ...] = ()
     if source is not None:
-        request, strategy, _ = ask.file_from(source, model, cluster, workload, pins, cards, accept_unread=accept_unread)
+        request, strategy, unread = ask.file_from(
+            source, model, cluster, workload, pins, cards, accept_unread=accept_unread
+        )
     else:
         degrees = single_degrees(pins)
         count = ask.cards_from(cards) if cards is not None else completion.cards_of(degrees)
+        degrees = completion.with_dp(degrees, count)
         request = ask.request_from(model, cluster, workload, count)
         layers = None if stage_layers is None else parse.listed(stage_layers, "--stage-layers")
         strategy = completion.complete(
@@ -67,6 +71,6 @@ def explain(
     with searching(quiet=output.json):
         verdict = judge(request, strategy)
     if output.json:
-        print_document(explain_document(request, verdict))
+        print_document(explain_document(request, verdict, unread))
     else:
-        print_lines(explanation_lines(request, verdict))
+        print_lines(explanation_lines(request, verdict, unread))

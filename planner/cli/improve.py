@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,10 @@ from planner.cli.options import (
     spread,
 )
 from planner.cli.output import print_document, print_lines, searching
+
+if TYPE_CHECKING:
+    from planner.cost.strategies import Strategy
+    from planner.search.request import Request
 
 EPILOG = """Examples:
 
@@ -42,31 +46,22 @@ def improve(
     accept_unread: Annotated[bool, ACCEPT_UNREAD] = False,
 ) -> None:
     """Search a better strategy for a file and show, or write, the file with only that changed."""
-    from planner import api, inputs
-    from planner.dialects.improve import after_change
-    from planner.dialects.improve import improve as rewrite
-    from planner.legality.apply import violations
+    from planner import inputs
+    from planner.improvement import improve_file
     from planner.report.checks import improve_document, improvement_lines
-    from planner.search.suggest import search
 
     devices = None if cards is None else ask.cards_from(cards)
     check_target(out, force=force)
-    request, old, _ = inputs.read(
-        path, cluster.hardware, ask.memory_from(cluster), devices, accept_unread=accept_unread
-    )
-    broken = violations(request.context, old)
-    before = None if broken else api.estimate_of(request, old)
-    request = replace(request, workload=after_change(request.workload))
-    request = request if devices is None else request.on(devices)
+
+    def read(file: Path, count: int | None) -> tuple[Request, Strategy, tuple[str, ...]]:
+        return inputs.read(file, cluster.hardware, ask.memory_from(cluster), count, accept_unread=accept_unread)
+
     with searching(quiet=output.json) as progress:
-        after = search(parse.searched(request, pins), progress).estimates.row(0)
-    improved = rewrite(path, after.strategy, old.devices)
-    if improved.strategy != after.strategy:
-        after = api.estimate_of(request, improved.strategy)
-    if out is not None:
-        write(out, improved.text)
+        found = improve_file(path, read, lambda request: parse.searched(request, pins), devices, progress)
+    written = None if found.improved is None else out
+    if found.improved is not None and out is not None:
+        write(out, found.improved.text)
     if output.json:
-        print_document(improve_document(request, before, after, improved, out))
+        print_document(improve_document(found, written))
     else:
-        why = broken[0].message if broken else ""
-        print_lines(improvement_lines(request, before, after, improved, out, broken=why))
+        print_lines(improvement_lines(found, written, asked=out))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Literal
+from typing import Final, Literal
 
 from planner.cluster.tables import NOTHING, Measured
 from planner.errors import ProfileError, SpecError
@@ -80,6 +80,12 @@ class Fabric:
     bridge_bytes_per_s: float = 0.0
 
 
+#: Said in every answer for a GPU.
+GPU_PURPOSE: Final = (
+    "GPU profiles check the formulas against published GPU runs; what is planned and written here runs on Ascend"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """One hardware profile: a device and how devices are wired.
@@ -106,6 +112,11 @@ class Hardware:
     nic_bytes_per_s: float
     nic_latency_s: float
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def purpose(self) -> str:
+        """What a profile that is not of Ascend is there for; empty for one of Ascend."""
+        return "" if self.device.vendor != "nvidia" else GPU_PURPOSE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

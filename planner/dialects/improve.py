@@ -11,17 +11,22 @@ from typing import Any
 from planner.cost.strategies import Strategy
 from planner.dialects.graph import layout
 from planner.dialects.graph.read import ReadResult
+from planner.dialects.graph.write import render as render_graph
 from planner.dialects.mindspeed.flags import FLAGS, SWITCH
 from planner.dialects.mindspeed.given import Flags
 from planner.dialects.mindspeed.recompute import held
 from planner.dialects.mindspeed.rules import broken_rules
+from planner.dialects.mindspeed.write import render as render_script
 from planner.dialects.mindspeed.write import strategy_flags
+from planner.dialects.own_comments import MARK, refreshed
 from planner.dialects.pynative.write import CP_NAMES, SCHEDULES, layers_per_stage, recompute_values
+from planner.dialects.pynative.write import render as render_pynative
 from planner.dialects.read import dialect, read_text_as
 from planner.dialects.text.yaml_edit import YamlText
 from planner.dialects.text.yaml_read import Document, loads, read_text
-from planner.errors import EmitError, SpecError
+from planner.errors import EmitError, PlannerError, SpecError
 from planner.model.records import Workload
+from planner.plan import Plan
 
 #: Flags of a MindSpeed script that say how to split the work; those that a new strategy does not need are removed.
 _STRATEGY_FLAGS = (
@@ -31,7 +36,8 @@ _STRATEGY_FLAGS = (
     "micro-batch-size global-batch-size recompute-granularity recompute-method recompute-num-layers "
     "recompute-activation-function recompute-activation-function-num-layers "
     "enable-recompute-layers-per-pp-rank noop-layers num-layers attention-mask-type use-cp-send-recv-overlap "
-    "num-virtual-stages-per-pipeline-rank decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers"
+    "num-virtual-stages-per-pipeline-rank decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers "
+    "pipeline-model-parallel-layout pipeline-num-transformer-layers"
 ).split()
 
 
@@ -92,37 +98,71 @@ def improve(path: str | Path, strategy: Strategy, devices: int | None = None) ->
     path = Path(path)
     original = read_text(path)
     text = original.replace("\r\n", "\n")
-    if path.suffix in (".json", ".py"):
-        raise EmitError(f"{path} is made by the planner itself; make a new one with planner suggest --emit.")
+    check_own(path)
     before = read_text_as(path, text, devices)
     if sum(strategy.layers_per_stage) != before.model.layers:
         raise EmitError(
             f"the strategy places {sum(strategy.layers_per_stage)} layers, but {path} has {before.model.layers}."
         )
+    strategy = holdable(before.workload, strategy)
     if before.workload.runs_on.dialect == "megatron":
-        strategy = held(strategy, None)
         new = _script(text, strategy, before, str(path))
     else:
         document = loads(text, source=str(path))
         change = _pynative if dialect(document) == "pynative" else _graph
         new = change(document, strategy, before)
     _verify(path, new, strategy)
-    difference = difflib.unified_diff(text.splitlines(), new.splitlines(), str(path), f"{path} (new)", lineterm="", n=1)
     if "\r\n" in original:
         new = new.replace("\n", "\r\n")
-    return Improved(text=new, difference=tuple(difference), before=before, strategy=strategy)
+    return Improved(text=new, difference=_difference(path, original, new), before=before, strategy=strategy)
+
+
+def check_own(path: Path) -> None:
+    """Raise `EmitError` for files that only the planner makes: there is nothing of the user's to keep."""
+    if path.suffix in (".json", ".py"):
+        raise EmitError(f"{path} is made by the planner itself; make a new one with planner suggest --emit.")
+
+
+def holdable(workload: Workload, strategy: Strategy) -> Strategy:
+    """What a file of the workload's framework says in place of a strategy: never less recompute than asked for."""
+    return held(strategy, None) if workload.runs_on.dialect == "megatron" else strategy
+
+
+def with_own_comments(path: str | Path, improved: Improved, old: Plan, new: Plan) -> Improved:
+    """The rewritten file with the planner's own comments renewed, where it wrote the file; see `own_comments`."""
+    if MARK not in improved.text:
+        return improved
+    dialect_name = new.workload.runs_on.dialect
+    render = {"megatron": render_script, "pynative": render_pynative}.get(dialect_name, render_graph)
+    try:
+        written = render(new).text
+    except PlannerError:
+        return improved  # a family or a shape that the planner itself does not write
+    try:
+        before = render(old).text
+    except PlannerError:
+        before = ""
+    ends = "\r\n" if "\r\n" in improved.text else "\n"
+    text = refreshed(improved.text.replace(ends, "\n"), before, written).replace("\n", ends)
+    return replace(improved, text=text, difference=_difference(Path(path), read_text(Path(path)), text))
+
+
+def _difference(path: Path, before: str, after: str) -> tuple[str, ...]:
+    lines = before.splitlines(), after.splitlines()
+    return tuple(difflib.unified_diff(*lines, str(path), f"{path} (new)", lineterm="", n=1))
 
 
 def _verify(path: Path, text: str, strategy: Strategy) -> None:
     """The new text, read back, says what it shall say."""
     try:
         after = read_text_as(path, text).strategy
-    except SpecError as error:
-        if "number of devices" not in str(error) and "devices do not divide" not in str(error):
+    except SpecError:  # it may not say the devices, or a launch script beside it those of the old file
+        after = None
+    if after is None or (after.dp != strategy.dp and path.suffix != ".sh"):  # a PyNative file does not hold dp
+        try:
+            after = read_text_as(path, text, strategy.devices).strategy
+        except SpecError as error:
             raise EmitError(f"{path} cannot be changed automatically: {error}") from None
-        after = read_text_as(path, text, strategy.devices).strategy
-    if after.dp != strategy.dp and path.suffix != ".sh":  # a PyNative file does not hold dp
-        after = read_text_as(path, text, strategy.devices).strategy
     wrong = [name for name in Strategy.__dataclass_fields__ if getattr(after, name) != getattr(strategy, name)]
     if wrong:
         values = ", ".join(f"{name}={getattr(strategy, name)}" for name in wrong)
@@ -155,9 +195,26 @@ def _graph(document: Document, s: Strategy, before: ReadResult) -> str:
         _set_if_new(text, document, ("model", "model_config", "pp_interleave_num"), s.vpp)
     _set_if_new(text, document, ("recompute_config", "recompute"), layout.recompute(s))
     _set_if_new(text, document, ("recompute_config", "select_recompute"), layout.select_recompute(s))
+    if (s.pp, s.vpp) != (before.strategy.pp, before.strategy.vpp):
+        _lists_by_stage(text, document)
     _optimizer(text, document, s)
     _dataset_strategy(text, document, s)
     return text.text
+
+
+def _lists_by_stage(text: YamlText, document: Document) -> None:
+    """Other lists with a number for each old stage: the framework would index past the new ones."""
+    section = _lookup(document, ("recompute_config",))
+    for key, value in section.items() if isinstance(section, dict) else ():
+        if key not in ("recompute", "select_recompute", "select_comm_recompute") and _counts_stages(value):
+            text.set(("recompute_config", key), False)
+
+
+def _counts_stages(value: Any) -> bool:
+    """Whether a setting holds a list of numbers, by itself, by chunk or by pattern of operators."""
+    if isinstance(value, dict):
+        return any(map(_counts_stages, value.values()))
+    return isinstance(value, list) and any(isinstance(item, int) or _counts_stages(item) for item in value)
 
 
 def _legacy_experts(text: YamlText, document: Document, s: Strategy) -> None:

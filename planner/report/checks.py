@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planner.cost.estimate import Estimate
 from planner.dialects.findings import Finding
-from planner.dialects.improve import Improved
 from planner.report.documents import estimate_fields, head, job, strategy_fields
+from planner.report.estimation import unread_lines
 from planner.report.text import degrees, extras, gib, job_lines, layers_line, number, recompute_line, wrapped
-from planner.search.suggest import Request
+
+if TYPE_CHECKING:
+    from planner.improvement import Improvement
 
 _INDENT = " " * 10
 
@@ -35,27 +37,31 @@ def check_document(path: str, found: Sequence[Finding], not_judged: Sequence[str
     return {**head("check"), "path": path, "findings": findings, "not_judged": list(not_judged)}
 
 
-def improvement_lines(
-    request: Request,
-    before: Estimate | None,
-    after: Estimate,
-    improved: Improved,
-    written: str | None,
-    *,
-    broken: str = "",
-) -> list[str]:
-    """Old and new strategy, the gain, and the difference of the file; `broken` is the rule the old one breaks."""
-    s = after.strategy
-    lines = [*job_lines(request), ""]
+def improvement_lines(found: Improvement, written: str | None, *, asked: str | None = None) -> list[str]:
+    """Old and new strategy, the gain, and the difference of the file; ``asked`` is where it was to be written."""
+    before, s = found.before, found.after.strategy
+    lines = [*job_lines(found.request), ""]
     if before is not None:
         lines += wrapped(f"Before    {degrees(before.strategy)}; {_figures(before)}", _INDENT)
-    lines += wrapped(f"After     {degrees(s)}; {_figures(after)}", _INDENT)
+    if found.improved is None:
+        lines += wrapped(f"Stays     {found.stays}", _INDENT)
+        lines += [*_passed(found), "", "The file stays as it is."]
+        return [*lines, "", f"Written   nothing; {asked} was not made"] if asked else lines
+    lines += wrapped(f"After     {degrees(s)}; {_figures(found.after)}", _INDENT)
     lines += wrapped(f"          {extras(s)}", _INDENT)
     lines += wrapped(f"Layers    {layers_line(s)}", _INDENT)
     lines += wrapped(f"Recompute {recompute_line(s)}", _INDENT)
-    lines += wrapped(f"Gain      {gain_words(before, after, broken)}", _INDENT)
-    lines += ["", *(improved.difference or ("The file stays as it is.",))]
+    lines += wrapped(f"Gain      {gain_words(before, found.after, found.broken)}", _INDENT)
+    lines += [*_passed(found), "", *(found.improved.difference or ("The file stays as it is.",))]
     return [*lines, "", f"Written   {written}"] if written else lines
+
+
+def _passed(found: Improvement) -> list[str]:
+    """Better ranked plans that the file cannot hold, and what of it was not read."""
+    count = len(found.passed)
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    lines = wrapped(f"Passed    {found.passed[0]}{more}", _INDENT) if count else []
+    return lines + unread_lines(found.unread)
 
 
 def gain_words(before: Estimate | None, after: Estimate, broken: str = "") -> str:
@@ -80,17 +86,17 @@ def _figures(answer: Estimate) -> str:
     return f"{gib(answer.peak_bytes)} GiB, {number(answer.step_s)} s a step"
 
 
-def improve_document(
-    request: Request, before: Estimate | None, after: Estimate, improved: Improved, written: str | None
-) -> dict[str, Any]:
+def improve_document(found: Improvement, written: str | None) -> dict[str, Any]:
     """The same as JSON holds it."""
     return {
         **head("improve"),
-        **job(request),
-        "before": None if before is None else estimate_fields(before, request),
-        "before_strategy": strategy_fields(improved.before.strategy),
-        "after": estimate_fields(after, request),
-        "difference": list(improved.difference),
-        "unread": list(improved.before.unread),
+        **job(found.request),
+        "before": None if found.before is None else estimate_fields(found.before, found.request),
+        "before_strategy": strategy_fields(found.old),
+        "after": estimate_fields(found.after, found.request),
+        "difference": [] if found.improved is None else list(found.improved.difference),
+        "stays": found.stays,
+        "passed": list(found.passed),
+        "unread": list(found.unread),
         "written": written,
     }

@@ -118,7 +118,7 @@ def cards_document(result: Result, fewest: Fewest, best: Estimate) -> dict[str, 
     }
 
 
-def explain_document(request: Request, verdict: Explanation) -> dict[str, Any]:
+def explain_document(request: Request, verdict: Explanation, unread: Sequence[str] = ()) -> dict[str, Any]:
     """Answer of `planner explain`."""
     change = verdict.change
     return {
@@ -131,7 +131,15 @@ def explain_document(request: Request, verdict: Explanation) -> dict[str, Any]:
         "estimate": None if verdict.estimate is None else estimate_fields(verdict.estimate, request),
         "over_gib": gib(verdict.over_bytes),
         "stage": verdict.stage,
-        "change": None if change is None else {"what": change.what, **estimate_fields(change.estimate, request)},
+        "change": None
+        if change is None
+        else {
+            "what": change.what,
+            "options": change.options,
+            "tied": change.tied,
+            **estimate_fields(change.estimate, request),
+        },
+        "unread": list(unread),
     }
 
 
@@ -163,6 +171,7 @@ def job(request: Request) -> dict[str, Any]:
             "cards": request.cluster.devices,
             "nodes": request.cluster.nodes,
             "usable_gib": gib(request.limit),
+            "purpose": request.cluster.hardware.purpose,
         },
         "workload": workload,
         "defaults": list(request.workload.notes),

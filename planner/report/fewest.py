@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planner.cost.estimate import Estimate
+from planner.report.estimation import unread_lines
 from planner.report.suggestion import best_lines, kind_lines
 from planner.report.text import degrees, gib, job_lines, number, recompute_line, wrapped
 from planner.search.cards import Fewest
@@ -28,21 +31,24 @@ def fewest_lines(result: Result, fewest: Fewest, best: Estimate) -> list[str]:
     ]
 
 
-def explanation_lines(request: Request, verdict: Explanation) -> list[str]:
-    """Verdict, reasons, and the smallest change that helps."""
+def explanation_lines(request: Request, verdict: Explanation, unread: Sequence[str] = ()) -> list[str]:
+    """Verdict, reasons, the change that helps, and what of a file was not read."""
     lines = [*job_lines(request)]
     lines += wrapped(f"Strategy  {degrees(verdict.strategy)}", " " * 10)
     lines += wrapped(f"Recompute {recompute_line(verdict.strategy)}", " " * 10)
     lines += ["", f"Verdict: {verdict.verdict}"]
     for reason in verdict.reasons:
         lines += wrapped(f"- {reason}", "  ")
-    if verdict.change is not None:
-        after = verdict.change.estimate
-        speed = "" if after.step_s is None else f", {number(after.step_s)} s a step"
-        lines += [
-            "",
-            *wrapped(f"Smallest change that helps: {verdict.change.what}: {gib(after.peak_bytes)} GiB{speed}."),
-        ]
-    elif verdict.verdict != "best":
-        lines += ["", "No single change helps."]
-    return lines
+    return lines + _change_lines(verdict) + unread_lines(unread)
+
+
+def _change_lines(verdict: Explanation) -> list[str]:
+    """The change, all of it, and the options that ask for it."""
+    change = verdict.change
+    if change is None:
+        return [] if verdict.verdict == "best" else ["", "No single change helps."]
+    head = "Single change that gains most" if verdict.verdict == "slower" else "Smallest change that helps"
+    speed = "" if change.estimate.step_s is None else f", {number(change.estimate.step_s)} s a step"
+    tie = " (closer than the calibration can tell apart)" if change.tied else ""
+    lines = ["", *wrapped(f"{head}: {change.what}: {gib(change.estimate.peak_bytes)} GiB{speed}{tie}.")]
+    return lines + (wrapped(f"Options   {change.options}", " " * 10) if change.options else [])

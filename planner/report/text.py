@@ -11,7 +11,7 @@ from planner.cost.strategies import Strategy
 from planner.model.records import Model
 from planner.search.explain import TIME_WORDS
 from planner.search.suggest import Request
-from planner.units import GIB, format_count
+from planner.units import GIB, format_count, runs
 
 WIDTH: Final = 80
 
@@ -78,23 +78,6 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f}%"
 
 
-def runs(values: Sequence[int]) -> str:
-    """A list of whole numbers, long runs shortened.
-
-    >>> runs((3, 3, 3, 3, 2)), runs((10, 8, 6))
-    ('3 x4, 2', '10, 8, 6')
-    """
-    parts: list[str] = []
-    start = 0
-    for end in range(1, len(values) + 1):
-        if end < len(values) and values[end] == values[start]:
-            continue
-        length = end - start
-        parts += [f"{values[start]} x{length}"] if length > 2 else [str(values[start])] * length
-        start = end
-    return ", ".join(parts)
-
-
 def joined(numbers: Sequence[int]) -> str:
     """Ranks as ranges.
 
@@ -141,6 +124,8 @@ def job_lines(request: Request) -> list[str]:
         f"{gib(hardware.device.hbm_bytes)} a card",
         " " * 10,
     )
+    if hardware.purpose:
+        lines += wrapped(f"Purpose   {hardware.purpose}", " " * 10)
     lines += wrapped(
         f"Workload  sequence {workload.seq}, global batch {workload.global_batch} "
         f"({format_count(workload.seq * workload.global_batch)} tokens a step), {workload.framework}",

@@ -11,6 +11,7 @@ from planner.errors import SpecError
 from planner.legality.apply import Context
 from planner.model.records import Model, Workload
 from planner.search.space import Pins, check_pins
+from planner.units import KIB
 
 Objective = Literal["time", "cards", "memory"]
 Balance = Literal["none", "fast", "exact"]
@@ -18,6 +19,8 @@ Recompute = Literal["auto", "none", "selective", "full"]
 
 OBJECTIVES: Final = ("time", "cards", "memory")
 BALANCES: Final = ("none", "fast", "exact")
+#: Tokens of one step where no global batch is given: Llama 2's 4 Mi (arXiv 2307.09288, table 1).
+DEFAULT_STEP_TOKENS: Final = 4 * KIB * KIB
 RECOMPUTE: Final = ("auto", "none", "selective", "full")
 
 
@@ -29,6 +32,8 @@ class Request:
     ----------
     limit_bytes : float, optional
         Memory a stage may use [bytes]; default: the device's usable memory.
+    batch_follows : bool
+        The global batch is the default one, which follows the number of devices; else it was asked for.
     pins : mapping of str to collection
         Allowed values of a dimension, e.g. ``{"tp": {8}, "pp": {1, 2, 4}}``; see `planner.search.space.PINS`.
     objective : {"time", "cards", "memory"}
@@ -52,6 +57,7 @@ class Request:
     cluster: Cluster
     calibration: Calibration
     limit_bytes: float | None = None
+    batch_follows: bool = False
     pins: Pins = field(default_factory=dict)
     objective: Objective = "time"
     recompute: Recompute = "auto"
@@ -96,5 +102,20 @@ class Request:
         return float(self.cluster.hardware.device.usable_bytes if self.limit_bytes is None else self.limit_bytes)
 
     def on(self, devices: int) -> Request:
-        """The same request on another number of devices."""
-        return replace(self, cluster=replace(self.cluster, devices=devices))
+        """The same request on another number of devices; a global batch that nobody asked for is that number's."""
+        workload, cluster = self.workload, replace(self.cluster, devices=devices)
+        if self.batch_follows:
+            batch = default_batch(devices, workload.seq)
+            notes = tuple(note.replace(f"batch {workload.global_batch}", f"batch {batch}") for note in workload.notes)
+            workload = replace(workload, global_batch=batch, notes=notes)
+        return replace(self, cluster=cluster, workload=workload)
+
+
+def default_batch(cards: int, seq: int) -> int:
+    """Samples of a step where none are asked for: 4 Mi tokens, at least one sample a card, a multiple of the cards.
+
+    >>> default_batch(64, 4096), default_batch(24, 4096), default_batch(16384, 4096)
+    (1024, 1032, 16384)
+    """
+    samples = max(DEFAULT_STEP_TOKENS // seq, cards, 1)
+    return -(-samples // cards) * cards

@@ -187,7 +187,7 @@ def _each(columns: Columns, by: str, choices: object) -> Columns:
 
 def _pipelines(context: Context, pins: Pins, pp: int) -> Columns:
     """Pairs of schedule and vpp."""
-    names = pins.get("schedule", [name for name in context.runs_on.schedules if name in _USUAL_SCHEDULES])
+    names = pins.get("schedule", [name for name in context.runs_on.schedules if name in USUAL_SCHEDULES])
     most = context.model.layers + 2
     pairs: list[tuple[int, int]] = []
     for name in sorted(str(name) for name in names):
@@ -204,7 +204,7 @@ def _pipelines(context: Context, pins: Pins, pp: int) -> Columns:
     return {"schedule": schedule, "vpp": vpp}
 
 
-_USUAL_SCHEDULES: Final = ("1f1b", "interleaved", "zero_bubble_v")
+USUAL_SCHEDULES: Final = ("1f1b", "interleaved", "zero_bubble_v")
 
 
 def _context_parallel(pins: Pins, cp: int) -> Columns:
@@ -220,7 +220,7 @@ def _context_parallel(pins: Pins, cp: int) -> Columns:
 
 def _sharding(context: Context, pins: Pins, shards: int) -> Columns:
     """Pairs of level and group: the whole dp x cp group, and a node's share of it when pinned."""
-    known = context.runs_on.zero_levels
+    known = context.runs_on.searched_levels
     levels = [int(v) for v in pins.get("zero_level", [v for v in known if v > 0] if shards > 1 else (min(known),))]
     groups = [int(v) for v in pins.get("optimizer_shard", (shards,))]
     pairs = {(level, group if level else 1) for level in levels for group in groups}

@@ -22,7 +22,7 @@ from planner.cost.strategies import BoolArray, FloatArray, IntArray, Strategies
 from planner.cost.time.step import StepTime
 from planner.errors import InfeasibleError, SpecError
 from planner.search.balance import polished, rebalance
-from planner.search.cards import fewest_cards, lightest_rows
+from planner.search.cards import NAMED_RULES, fewest_cards, lightest_rows, next_cards
 from planner.search.nearest import describe, nearest_violations
 from planner.search.objective import estimated, fitted_both, flattened, objective_of, simulated
 from planner.search.request import OBJECTIVES, RECOMPUTE, Balance, Objective, Recompute, Request
@@ -61,8 +61,6 @@ POLISHED_GAP: Final = 0.03
 PERFECTED: Final = 4
 #: Rows times stages up to which batches of the space are evaluated together.
 JOINED_CELLS: Final = 2**15
-#: Broken rules that a refusal spells out; the others are named.
-NAMED_RULES: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -347,11 +345,7 @@ def _refuse(request: Request, scan: _Scan) -> NoReturn:
     hardware = request.cluster.hardware.name
     table, peaks = lightest_rows(request)
     best = int(order(table, peaks)[0])
-    try:
-        fewest = fewest_cards(request).devices
-        advice = f"It needs at least {fewest} cards of this kind."
-    except InfeasibleError as none:
-        fewest, advice = None, str(none)
+    fewest, advice = _advice(request)
     raise InfeasibleError(
         f"{request.model.name} at sequence {request.workload.seq}, global batch {request.workload.global_batch}, does "
         f"not fit on {request.cluster.devices} x {hardware} in any of {scan.removed['memory']} legal layouts: the "
@@ -360,3 +354,17 @@ def _refuse(request: Request, scan: _Scan) -> NoReturn:
         removed=scan.removed,
         minimum_devices=fewest,
     )
+
+
+def _advice(request: Request) -> tuple[int | None, str]:
+    """Fewest devices that do, and what to say of them."""
+    asked = request.cluster.devices
+    try:
+        fewest = fewest_cards(request).devices
+    except (InfeasibleError, SpecError) as none:
+        return None, str(none)
+    if fewest > asked:
+        return fewest, f"It needs at least {fewest} cards of this kind."
+    following = next_cards(request, asked, 2 * asked)
+    more = "" if following is None else f", and on {following}, the next number above"
+    return fewest, f"It fits on {fewest} cards{more}: they can be split in more ways."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from pathlib import Path
@@ -308,3 +309,37 @@ def test_emit_writes_the_plan_again(tmp_path: Path) -> None:
     assert answer.code == 0
     assert (tmp_path / "b" / "pretrain.yaml").read_bytes() == (tmp_path / "a" / "pretrain.yaml").read_bytes()
     assert "Fill in before the run:" in answer.out
+
+
+@pytest.mark.parametrize("command", ["explain", "cards"])
+def test_examples_of_the_help_work(command: str) -> None:
+    """Those without a file of one's own; a verdict is an answer, whatever it says."""
+    module = importlib.import_module(f"planner.cli.{command}")
+    examples = [line.removeprefix("planner ") for line in module.EPILOG.split("\n") if line.startswith("planner ")]
+    own = [line for line in examples if "--from" not in line]
+    assert own
+    for line in own:
+        answer = run(line)
+        assert answer.code == 0, answer.err
+        assert answer.out
+
+
+def test_degrees_that_do_not_divide_the_cards_are_judged() -> None:
+    """Three does not divide 64 cards: illegal, and the nearest tp that is legal helps."""
+    body = run("explain --model qwen3-32b --cards 64 --tp 3 --pp 2 --json").document
+    assert body["verdict"] == "illegal"
+    assert {"devices", "heads"} <= set(body["rules"])
+    assert body["change"]["strategy"]["tp"] in (2, 4)
+    assert body["change"]["options"].startswith("--dp ")
+    again = run(f"estimate --model qwen3-32b {body['change']['options']} --json").document
+    assert again["speed"]["step_s"] == body["change"]["speed"]["step_s"]
+
+
+def test_what_was_not_read_of_a_file_is_said_by_explain(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run(f"suggest --params 8B --cards 16 --global-batch 128 --emit {out}").code == 0
+    file = out / "pretrain.yaml"
+    file.write_text(file.read_text().replace("recompute_config:\n", "recompute_config:\n  my_own_knob: 3\n"))
+    answer = run(f"explain --from {file}")
+    assert "Verdict: best" in answer.out or "Verdict: slower" in answer.out
+    assert "Not read: recompute_config.my_own_knob" in " ".join(answer.out.split())

@@ -50,10 +50,12 @@ crowding                 slow-down of every device of a node for each further on
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.cluster.records import Calibration, Cluster
 from planner.cluster.tables import NOTHING, Measured
@@ -192,7 +194,7 @@ def evaluate_constants(
     forward_s, backward_s = staged.forward_CS.max(axis=1), staged.backward_CS.max(axis=1)
     reduced, gathered = dp_traffic(given, groups, held, forward_s, backward_s)
     columns = {
-        **_pace_columns(given, staged, pipeline),
+        **_work_columns(given, staged, lambda n_CS: at_stage(n_CS, pipeline.stage)),
         **_step_columns(given, pipeline, reduced + gathered),
         "optimizer_s": optimizer_s(given, groups, held),
     }
@@ -237,15 +239,31 @@ def optimizer_s(setting: Setting, groups: Groups, held: Held) -> FloatArray:
     return optimizer_bytes(owned, workload) / setting.rate.hbm_bytes_per_s * slower + swap
 
 
-def _pace_columns(setting: Setting, staged: Stages, pipeline: Pipeline) -> dict[str, FloatArray]:
-    """What the stage that sets the pace does in all micro-batches."""
+def average_columns(
+    model: Model, workload: Workload, cluster: Cluster, calibration: Calibration, table: Strategies
+) -> dict[str, FloatArray]:
+    """Seconds of work of all micro-batches on the average of a row's stages, shape (C,).
+
+    Columns of two rows describe the stages that set their pace, a last one here and a first one there; averages are
+    what can be compared.
+    """
+    constants = {key: constant.value for key, constant in calibration.constants.items()}
+    given = setting(model, workload, cluster, constants, table, default_execution(workload))
+    staged = stages(given, place_groups(given))
+    return _work_columns(given, staged, lambda n_CS: sum_stages(n_CS.astype(np.float64)) / table.pp)
+
+
+def _work_columns(
+    setting: Setting, staged: Stages, chosen: Callable[[NDArray[Any]], NDArray[Any]]
+) -> dict[str, FloatArray]:
+    """What a stage, or the average of them, does in all micro-batches; ``chosen`` takes (C, S) to (C,)."""
     names = ("compute_s", "attention_s", "vector_s", "recompute_s", "launch_s")
     columns = {name: setting.zero for name in names}
     columns |= {f"{kind}_{part}_s": setting.zero for kind in ("tp", "cp", "ep") for part in ("exposed", "hidden")}
     micro = setting.table.micro_batches.astype(np.float64)
     for kind, layer in staged.layers.items():
         count, work = staged.counts[kind], layer.work
-        number, full, some = (micro * at_stage(n, pipeline.stage) for n in (count.all, count.full, count.selective))
+        number, full, some = (micro * chosen(n) for n in (count.all, count.full, count.selective))
         parts = {
             "compute_s": number * (work.matmul_s + work.matmul_backward_s),
             "attention_s": number * (work.attention_s + work.attention_backward_s),
@@ -257,7 +275,7 @@ def _pace_columns(setting: Setting, staged: Stages, pipeline: Pipeline) -> dict[
             parts[f"{name}_exposed_s"] = number * (forward.exposed_s + backward.exposed_s)
             parts[f"{name}_hidden_s"] = number * (forward.hidden_s + backward.hidden_s)
         columns = {name: columns[name] + part for name, part in parts.items()}
-    with_head = micro * at_stage(head_CS(setting.table).astype(np.float64), pipeline.stage)
+    with_head = micro * chosen(head_CS(setting.table).astype(np.float64))
     tail = staged.tail
     return columns | {
         "head_loss_s": with_head * (tail.head_forward_s + tail.head_backward_s),
