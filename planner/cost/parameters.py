@@ -35,7 +35,7 @@ from planner.model.operators import (
     head_parameters,
     layer_parameters,
 )
-from planner.model.records import DENSE, LayerKind, Model
+from planner.model.records import DENSE, MOE, LayerKind, Model
 
 #: Classes of weights that are split and shared alike.
 CLASSES: Final = ("split", "whole", "norms", "experts", "embedding", "head")
@@ -138,7 +138,7 @@ def rank_parameters(
         Layers of each kind on each stage.
     """
     embedding = embedding_parameters(model)
-    table_of = embedding.tp / _table_split(model, table, rules) + embedding.replicated
+    table_of = embedding.tp / table_split(model, table, rules) + embedding.replicated
     return Parameters(
         numbers_CS=numbers_CS,
         head_stage=head_stage(table),
@@ -175,6 +175,18 @@ def whole_shared(table: Strategies, layout: TensorLayout) -> BoolArray:
     return np.full(len(table), layout == "mcore")
 
 
+#: Optimizer parallelism leaves smaller tensors whole [bytes] (MindSpore ``parallel_optimizer_threshold``, 64 KiB).
+SHARD_THRESHOLD: Final = 64 * 1024
+
+
+def small_routers_CS(model: Model, numbers_CS: Mapping[LayerKind, FloatArray]) -> FloatArray | float:
+    """Parameters of a stage in routers so small that MindSpore's optimizer parallelism leaves them whole [count]."""
+    router = model.hidden * model.moe.experts if model.moe is not None and MOE in numbers_CS else 0
+    if not router or 4 * router >= SHARD_THRESHOLD:
+        return 0.0
+    return numbers_CS[MOE] * float(router)
+
+
 def _last(model: Model, table: Strategies, table_of: FloatArray, rules: Splitting) -> Classes:
     """Final norm, head and MTP modules, which look tokens up in a copy of the embedding table on another stage."""
     last = _predicted(model, table, rules)
@@ -190,7 +202,7 @@ def _last(model: Model, table: Strategies, table_of: FloatArray, rules: Splittin
     return last
 
 
-def _table_split(model: Model, table: Strategies, rules: Splitting) -> IntArray:
+def table_split(model: Model, table: Strategies, rules: Splitting) -> IntArray:
     """Ranks over which the embedding table is split, shape (C,).
 
     Legacy networks of MindFormers split it over context-parallel ranks as well (``LlamaEmbedding.shard``), and not at

@@ -59,9 +59,9 @@ from planner.cluster.records import Calibration, Cluster
 from planner.cluster.tables import NOTHING, Measured
 from planner.cost.layers import head_CS
 from planner.cost.strategies import FloatArray, IntArray, Strategies, sum_stages
-from planner.cost.time.communication import Traffic, dp_traffic
+from planner.cost.time.communication import Traffic, borrowed_s, dp_traffic
 from planner.cost.time.compute import optimizer_bytes
-from planner.cost.time.messages import Groups, Held, place_groups
+from planner.cost.time.message import Groups, Held, place_groups
 from planner.cost.time.pipeline import Pipeline, at_stage, pipeline_time
 from planner.cost.time.setting import Constants, Execution, Number, Setting, default_execution, setting
 from planner.cost.time.stages import Stages, held_parameters, stages
@@ -191,9 +191,10 @@ def evaluate_constants(
     held = held_parameters(given, staged.counts)
     forward_s, backward_s = staged.forward_CS.max(axis=1), staged.backward_CS.max(axis=1)
     reduced, gathered = dp_traffic(given, groups, held, forward_s, backward_s)
+    borrowed = Traffic(exposed_s=borrowed_s(given, groups), hidden_s=given.zero)
     columns = {
         **_pace_columns(given, staged, pipeline),
-        **_step_columns(given, pipeline, reduced + gathered),
+        **_step_columns(given, pipeline, reduced + gathered + borrowed),
         "optimizer_s": optimizer_s(given, groups, held),
     }
     return StepTime(
@@ -250,7 +251,7 @@ def _pace_columns(setting: Setting, staged: Stages, pipeline: Pipeline) -> dict[
             "compute_s": number * (work.matmul_s + work.matmul_backward_s),
             "attention_s": number * (work.attention_s + work.attention_backward_s),
             "vector_s": number * (work.vector_s + work.vector_backward_s + layer.accumulate_s),
-            "recompute_s": full * layer.forward_s + some * work.selective_s,
+            "recompute_s": full * layer.again_s + some * work.selective_s,
             "launch_s": number * (layer.launch_forward_s + layer.launch_backward_s),
         }
         for name, (forward, backward) in layer.traffic.items():
@@ -262,7 +263,9 @@ def _pace_columns(setting: Setting, staged: Stages, pipeline: Pipeline) -> dict[
     return columns | {
         "head_loss_s": with_head * (tail.head_forward_s + tail.head_backward_s),
         "mtp_s": with_head * (tail.mtp_forward_s + tail.mtp_backward_s),
-        "pp_exposed_s": 2.0 * micro * staged.passing_s,
+        "tp_exposed_s": columns["tp_exposed_s"]
+        + np.where(pipeline.stage == 0, micro * (staged.front.forward_s + staged.front.backward_s), 0.0),
+        "pp_exposed_s": micro * at_stage(staged.passing_forward_CS + staged.passing_backward_CS, pipeline.stage),
     }
 
 
