@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Final
 
@@ -65,6 +65,8 @@ class TimeCase:
         Framework and release as published; rows of one release share their software.
     generation : str
         Version string of the framework alone.
+    source : str
+        Document, or sheet of one, that published the row.
     """
 
     case_id: str
@@ -76,6 +78,7 @@ class TimeCase:
     measured_s: float
     release: str
     generation: str
+    source: str = ""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -120,7 +123,7 @@ def time_case(row: TruthRow) -> TimeCase:
         )
     measured_s = step_time_of(row)
     try:
-        device = _profile(row.hardware)
+        device = _with_port(_profile(row.hardware), row)
         cluster = Cluster(hardware=device, devices=row.strategy.devices)
     except PlannerError as error:
         raise CalibrationError(f"{row.case_id}: {error}") from error
@@ -134,6 +137,7 @@ def time_case(row: TruthRow) -> TimeCase:
         measured_s=measured_s,
         release=row.framework_text,
         generation=row.generation,
+        source=row.source,
     )
     share = case.utilisation(measured_s)
     if share > 1.0:
@@ -175,6 +179,12 @@ def _profile(text: str) -> Hardware:
         return hardware(short)
 
 
+def _with_port(device: Hardware, row: TruthRow) -> Hardware:
+    """The profile with the network port that a row states."""
+    port = row.options.get("port_mb_per_s")
+    return replace(device, nic_bytes_per_s=1e6 * port) if port else device
+
+
 def execution(row: TruthRow) -> Execution:
     """Switches of a run as its row states them.
 
@@ -187,12 +197,19 @@ def execution(row: TruthRow) -> Execution:
     flags, notes = row.flags, row.notes
     overlapped = {"mc2", "fine-grain-interleave", "tp-overlap", "micro-batch-interleave"}
     graph = row.workload.runs_on.graph
-    fsdp = "torchtitan" in row.framework_text
+    fsdp = "torchtitan" in row.framework_text or "FSDP" in row.framework_text
+    intern = "InternEvo" in row.framework_text
     return Execution(
         tp_overlap=bool(flags & overlapped),
-        dp_overlap=graph or fsdp or "overlap-grad-reduce" in flags,
+        dp_overlap=graph or fsdp or intern or "overlap-grad-reduce" in flags,
+        tensorwise=intern,
         causal_skip="general-mask" not in flags or "adaptive-cp" in flags,
         fused_loss="fused-cross-entropy" in flags,
+        fused_norm="unfused-norm" not in flags,
+        fused_softmax="unfused-softmax" not in flags,
+        flash_version=1 if "flash-v1" in flags else 2,
+        node_dispatch="node-dispatch" in flags,
+        ep_overlap="alltoall-overlap" in flags,
         balanced_experts=bool(flags & {"capacity-drop", "capacity-padded"}) or "forced router balance" in notes,
         eager=base.eager and "compile" not in flags,
         selective=("norm", "activation", "alternate_matmuls") if fsdp else (),

@@ -26,7 +26,7 @@ def model_from(options: ModelOptions) -> Model:
     """
     from planner.model import load
 
-    given = [name for name in ("params", "model", "config") if getattr(options, name) is not None]
+    given = [name for name in ("params", "model", "config") if getattr(options, name) not in (None, False)]
     sizes = parse.sizes_of(options)
     if len(given) > 1:
         raise SpecError(f"--{' and --'.join(given)} both name a model; give one of them.")
@@ -58,6 +58,7 @@ def request_from(model: ModelOptions, cluster: ClusterOptions, workload: Workloa
         global_batch=_batch(workload),
         tokens=0 if workload.tokens is None else parse.tokens(workload.tokens),
         framework=workload.framework,
+        tp_overlap=not workload.no_tp_overlap,
         max_memory=memory_from(cluster),
         calibration=workload.calibration,
     )
@@ -89,7 +90,7 @@ def file_from(
 
 def _given(options: object) -> list[str]:
     names = [f.name for f in dataclasses.fields(options)]  # type: ignore[arg-type]
-    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) is not None]
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) not in (None, False)]
 
 
 def cards_from(text: str | None) -> int:

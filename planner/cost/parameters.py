@@ -179,12 +179,17 @@ def whole_shared(table: Strategies, layout: TensorLayout) -> BoolArray:
 SHARD_THRESHOLD: Final = 64 * 1024
 
 
-def small_routers_CS(model: Model, numbers_CS: Mapping[LayerKind, FloatArray]) -> FloatArray | float:
-    """Parameters of a stage in routers so small that MindSpore's optimizer parallelism leaves them whole [count]."""
-    router = model.hidden * model.moe.experts if model.moe is not None and MOE in numbers_CS else 0
+def small_CS(model: Model, held: Parameters) -> FloatArray:
+    """Parameters of a stage in tensors that MindSpore's optimizer parallelism leaves whole, shape (C, S) [count].
+
+    Norms, and routers of few experts, those of MTP modules among them.
+    """
+    norms = held.spread({"norms": 1.0})
+    router = model.hidden * model.moe.experts if model.moe is not None and MOE in held.numbers_CS else 0
     if not router or 4 * router >= SHARD_THRESHOLD:
-        return 0.0
-    return numbers_CS[MOE] * float(router)
+        return norms
+    modules = model.mtp_layers if model.layer_kinds[-1] == MOE else 0
+    return norms + router * (held.numbers_CS[MOE] + held.at_head(np.full(len(norms), float(modules))))
 
 
 def _last(model: Model, table: Strategies, table_of: FloatArray, rules: Splitting) -> Classes:

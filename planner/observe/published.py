@@ -393,6 +393,8 @@ def _workload(
     if "fp32 params" in row.get("precision", ""):
         params, master = "float32", False
     grads = half if half == "float16" and "fp32" not in row.get("grad_dtype", "") else "float32"
+    if "InternEvo" in row["framework"] or "FSDP" in row["framework"]:
+        grads = half  # reduced in the type of the parameters
     bf16_states = "bf16 states" in row.get("optimizer", "")
     return Workload(
         seq=seq, global_batch=max(1, cell.get("gbs", 0) or 1), params_dtype=params, compute_dtype=half,
@@ -454,6 +456,7 @@ def _strategy(
     full, selective = recompute_layers(row["recompute"], per_stage, len(layers), flags, assumed)
     ulysses = cell.get("cp_ulysses", 0) or (degrees["cp"] if _is_ulysses(row, notes) else 1)
     zero, shard = _zero(row["zero"] if "zero" in row else row["zero_stage"], degrees, assumed)
+    shard = options_of(row, notes).get("optimizer_shard", shard)
     sequence = row.get("sequence_parallel", row.get("seq_parallel", ""))
     sequence_parallel = sequence == "1" if sequence else ("sequence-parallel" in notes or degrees["tp"] > 1)
     vpp = len(layers)

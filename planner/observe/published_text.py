@@ -27,7 +27,11 @@ _FLAGS: Final = {
     "noop-layers": r"noop-layers",
     "expert-tensor-parallel": r"expert-tensor-parallel-size",
     "moe-zero-memory": r"moe-zero-memory",
-    "alltoall-overlap": r"moe-alltoall-overlap-comm|a2a[- ]?overlap",
+    "alltoall-overlap": r"moe-alltoall-overlap-comm|a2a[- ]?overlap|EP overlap,",
+    "node-dispatch": r"HybridEP|DeepEP",
+    "unfused-norm": r"kernel: (?!.*RMS kernel)",
+    "unfused-softmax": r"kernel: torch",
+    "flash-v1": r"flash_attentionv1",
     "fine-tune": r"fine-tune data|sft|_tune|-tune",
     "packed": r"packed|_pack\b",
     "first-iteration-peak": r"iteration-1 peak",
@@ -75,15 +79,19 @@ def flags_of(row: dict[str, str], notes: str) -> frozenset[str]:
 
 
 def options_of(row: dict[str, str], notes: str) -> dict[str, int]:
-    """Numbers of switches: interleaved micro-batches, sequence slices, vocabulary padding."""
+    """Numbers of switches: interleaved micro-batches, sequence slices, ranks that share states; ports [MB/s]."""
     found = {}
     for name, pattern in (
         ("micro_batch_interleave", r"micro_batch_interleave_num=(\d+)"),
         ("fine_grain_interleave", r"fine_grain_interleave=(\d+)"),
+        ("optimizer_shard", r"optimizer states sharded over (\d+) ranks"),
     ):
         match = re.search(pattern, notes)
         if match:
             found[name] = int(match[1])
+    port = re.search(r"\(([\d.]+) GB/s a GPU\)", notes)
+    if port:
+        found["port_mb_per_s"] = round(1000 * float(port[1]))
     pad = re.match(r"(\d+)\*tp", row.get("vocab_pad_multiple", ""))
     if pad:
         found["vocab_pad"] = int(pad[1])

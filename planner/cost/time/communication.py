@@ -62,7 +62,8 @@ def passes_s(
     """`wire_s`, and the time of messages in a forward pass that full recompute repeats [s]."""
     forward, backward, again = setting.zero, setting.zero, setting.zero
     for item in items:
-        once = collective_s(setting, item.op, item.size_bytes * stretch, groups.of(item.group))
+        size = item.size_bytes * stretch / item.pieces
+        once = item.pieces * collective_s(setting, item.op, size, groups.of(item.group))
         forward = forward + item.forward * once
         backward = backward + item.backward * once
         again = again + item.repeated * once
@@ -86,8 +87,16 @@ def tp_traffic(
 
 
 def tp_share(setting: Setting) -> Number:
-    """Share of tensor-parallel traffic that computation does not hide."""
-    return setting.constants["tp_exposed_overlapped" if setting.run.tp_overlap else "tp_exposed"]
+    """Share of tensor-parallel traffic that computation does not hide.
+
+    Pipelining with matmuls works on the parts of a sequence, so it needs sequence parallelism; MC2's operators do not
+    take experts.
+    """
+    plain = setting.constants["tp_exposed"]
+    if not setting.run.tp_overlap or setting.model.moe is not None:
+        return plain
+    overlapped = np.minimum(setting.constants["tp_exposed_overlapped"], plain)
+    return np.where(setting.share.sp > 1, overlapped, plain)
 
 
 def embedding_s(setting: Setting, groups: Groups) -> tuple[FloatArray, FloatArray]:
@@ -124,16 +133,22 @@ def _bare(total_s: FloatArray) -> Traffic:
     return Traffic(exposed_s=total_s, hidden_s=np.zeros_like(total_s))
 
 
-def ep_traffic(setting: Setting, groups: Groups, kind: LayerKind) -> tuple[Traffic, Traffic]:
+def ep_traffic(
+    setting: Setting, groups: Groups, kind: LayerKind, forward_s: FloatArray, backward_s: FloatArray
+) -> tuple[Traffic, Traffic]:
     """Expert dispatch and combine of one layer, forward and backward.
 
-    The fullest rank receives ``expert_imbalance`` of the mean, and the others wait for it.
+    The fullest rank receives ``expert_imbalance`` of the mean, and the others wait for it.  With overlap the traffic of
+    one micro-batch runs beside as much computation of another, all but ``ep_exposed_overlapped`` of it.
     """
     stretch = 1.0 if setting.run.balanced_experts else setting.constants["expert_imbalance"]
     tokens = messages.ep_messages(setting, groups, kind)
     routing = messages.sent_by(setting.workload).routing_messages(setting, kind)
     forward, backward = wire_s(setting, groups, (*tokens, *routing), stretch)
     exposed, unlimited = setting.constants["ep_exposed"], np.full_like(forward, np.inf)
+    if setting.run.ep_overlap:
+        exposed = np.minimum(setting.own("ep_exposed_overlapped"), exposed)
+        return split(forward, exposed, forward_s), split(backward, exposed, backward_s)
     return split(forward, exposed, unlimited), split(backward, exposed, unlimited)
 
 

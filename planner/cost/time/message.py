@@ -110,6 +110,8 @@ class Message:
         How many there are in the forward and in the backward pass; 0 where a row has none.
     again : ndarray, shape (C,), optional
         How many there are when the forward pass is repeated by full recompute; None: all of it.
+    pieces : ndarray, shape (C,), or float
+        Calls that one of them is made in, each with an equal part of the bytes: tensors, or buckets of them.
     """
 
     group: GroupName
@@ -118,6 +120,7 @@ class Message:
     forward: FloatArray
     backward: FloatArray
     again: FloatArray | None = None
+    pieces: FloatArray | float = 1.0
 
     @property
     def repeated(self) -> FloatArray:

@@ -12,6 +12,7 @@ import numpy as np
 from planner.cost.parameters import whole_shared
 from planner.cost.strategies import FloatArray
 from planner.cost.time.message import GroupName, Groups, Held, Message, activation_bytes
+from planner.cost.time.pieces import dense_pieces, expert_pieces
 from planner.cost.time.setting import Number, Setting
 from planner.model.records import DTYPE_BYTES, MOE, LayerKind, Model
 
@@ -141,27 +142,27 @@ def gradient_messages(setting: Setting, groups: Groups, held: Held) -> tuple[Mes
     """
     width = float(DTYPE_BYTES[setting.workload.grads_dtype])
     return (
-        *reductions(setting, groups, width * held.dense),
-        *expert_reductions(setting, width * held.expert),
+        *reductions(setting, groups, width, held.dense),
+        *expert_reductions(setting, width, held.expert),
     )
 
 
-def reductions(setting: Setting, groups: Groups, size: FloatArray) -> tuple[Message, ...]:
-    """Reducing so many bytes of sharded gradients outside experts."""
-    times = reduction_times(setting)
+def reductions(setting: Setting, groups: Groups, width: float, parameters: FloatArray) -> tuple[Message, ...]:
+    """Reducing the sharded gradients of so many parameters outside experts, of ``width`` bytes each."""
+    size, times, pieces = width * parameters, reduction_times(setting), dense_pieces(setting, parameters)
     return (
-        _backward(setting, "shard", "reducescatter", size, times),
-        _backward(setting, "replica", "allreduce", size / groups.shard.size, times),
+        _backward("shard", "reducescatter", size, times, pieces),
+        _backward("replica", "allreduce", size / groups.shard.size, times, pieces),
     )
 
 
-def expert_reductions(setting: Setting, size: FloatArray) -> tuple[Message, ...]:
-    """Reducing so many bytes of gradients of experts: scattered, and gathered again where nothing is sharded."""
-    times = reduction_times(setting)
+def expert_reductions(setting: Setting, width: float, parameters: FloatArray) -> tuple[Message, ...]:
+    """Reducing gradients of experts: scattered, and gathered again where nothing is sharded."""
+    size, times, pieces = width * parameters, reduction_times(setting), expert_pieces(setting, parameters)
     plain = np.where(setting.table.zero_level > 0, 0.0, times)
     return (
-        _backward(setting, "expert_shard", "reducescatter", size, times),
-        _backward(setting, "expert_shard", "allgather", size, plain),
+        _backward("expert_shard", "reducescatter", size, times, pieces),
+        _backward("expert_shard", "allgather", size, plain, pieces),
     )
 
 
@@ -171,18 +172,19 @@ def reduction_times(setting: Setting) -> FloatArray:
     return np.where(table.zero_level >= 2, table.micro_batches, 1).astype(np.float64)
 
 
-def _backward(setting: Setting, group: GroupName, op: str, size: FloatArray, times: FloatArray) -> Message:
-    return Message(group=group, op=op, size_bytes=size, forward=setting.zero, backward=times)
+def _backward(group: GroupName, op: str, size: FloatArray, times: FloatArray, pieces: FloatArray) -> Message:
+    none = np.zeros_like(times)
+    return Message(group=group, op=op, size_bytes=size, forward=none, backward=times, pieces=pieces)
 
 
 def parameter_messages(setting: Setting, held: Held) -> tuple[Message, ...]:
     """Gathering the sharded parameters of a stage in the compute type, in one step; see `gathers`."""
     width = float(DTYPE_BYTES[setting.workload.compute_dtype])
-    return gathers(setting, width * held.dense, width * held.expert)
+    return gathers(setting, held, width * held.dense, width * held.expert)
 
 
-def gathers(setting: Setting, dense: FloatArray, expert: FloatArray) -> tuple[Message, ...]:
-    """Gathering so many bytes of sharded parameters.
+def gathers(setting: Setting, held: Held, dense: FloatArray, expert: FloatArray) -> tuple[Message, ...]:
+    """Gathering sharded parameters of so many bytes.
 
     Once a step; at zero level 3 for the forward and the backward pass of every micro-batch.
     """
@@ -191,7 +193,11 @@ def gathers(setting: Setting, dense: FloatArray, expert: FloatArray) -> tuple[Me
     sharded: Number = np.where(table.zero_level > 0, 1.0, 0.0)
     forward = sharded * np.where(every, table.micro_batches, 1)
     backward = sharded * np.where(every, table.micro_batches, 0)
+
+    def gather(group: GroupName, size: FloatArray, pieces: FloatArray) -> Message:
+        return Message(group=group, op="allgather", size_bytes=size, forward=forward, backward=backward, pieces=pieces)
+
     return (
-        Message(group="shard", op="allgather", size_bytes=dense, forward=forward, backward=backward),
-        Message(group="expert_shard", op="allgather", size_bytes=expert, forward=forward, backward=backward),
+        gather("shard", dense, dense_pieces(setting, held.dense)),
+        gather("expert_shard", expert, expert_pieces(setting, held.expert)),
     )

@@ -95,9 +95,9 @@ def gradient_messages(setting: Setting, groups: Groups, held: Held) -> tuple[Mes
         backward=np.ones_like(setting.zero),
     )
     return (
-        *megatron.reductions(setting, groups, width * (held.dense - held.small)),
+        *megatron.reductions(setting, groups, width, held.dense - held.small),
         small,
-        *megatron.expert_reductions(setting, width * held.expert),
+        *megatron.expert_reductions(setting, width, held.expert),
     )
 
 
@@ -106,7 +106,7 @@ def parameter_messages(setting: Setting, held: Held) -> tuple[Message, ...]:
     width = float(DTYPE_BYTES[setting.workload.compute_dtype])
     stored = 0.0 if _legacy(setting) else float(DTYPE_BYTES[setting.workload.params_dtype])
     dense: FloatArray = width * (held.dense - held.small - held.table) + stored * held.table
-    return megatron.gathers(setting, dense, width * held.expert)
+    return megatron.gathers(setting, held, dense, width * held.expert)
 
 
 def _legacy(setting: Setting) -> bool:

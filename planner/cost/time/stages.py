@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.cost.layers import StageLayers, head_CS, stage_layers
 from planner.cost.memory.rules import rules_for
-from planner.cost.parameters import layer_classes, rank_parameters, small_routers_CS
+from planner.cost.parameters import layer_classes, rank_parameters, small_CS
 from planner.cost.strategies import FloatArray, IntArray, Strategies
 from planner.cost.time import compute
 from planner.cost.time.boundaries import HandOver, hand_over
@@ -173,7 +173,7 @@ def layer(setting: Setting, groups: Groups, kind: LayerKind) -> Layer:
         traffic={
             "tp": (tp_forward, tp_backward),
             "cp": cp_traffic(setting, groups, work.attention_s, work.attention_backward_s),
-            "ep": ep_traffic(setting, groups, kind),
+            "ep": ep_traffic(setting, groups, kind, device, device_backward),
         },
         skipped_s=tp_forward.exposed_s - tp_again.exposed_s,
         launch_forward_s=launch + compute.host_gap_s(setting, work.kernels, device),
@@ -229,6 +229,6 @@ def held_CS(setting: Setting, counts: Mapping[LayerKind, Counts]) -> Held:
     return Held(
         dense=held.dense_CS(),
         expert=held.experts_CS(),
-        small=held.spread({"norms": 1.0}) + small_routers_CS(setting.model, numbers),
+        small=small_CS(setting.model, held),
         table=held.spread({"embedding": 1.0, "head": tied}),
     )

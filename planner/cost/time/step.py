@@ -15,6 +15,8 @@ hbm_efficiency           the same for plain streaming: optimizer update, gradien
 tp_exposed               share of tensor-parallel traffic that computation does not hide
 tp_exposed_overlapped    the same with fine-grain interleaving, MC2 or asynchronous TP
 ep_exposed               share of expert all-to-alls that computation does not hide
+ep_exposed_overlapped    the same beside the computation of another micro-batch; 0.15 unless fitted (one published
+                         pair, Qwen3-30B on 16 H100, 24.7 s without and 20.1 s with overlap, leaves 0.13 of it)
 pp_exposed               share of transfers between stages that computation does not hide
 dp_exposed               share of gradient and parameter traffic that is never hidden
 dp_window                share of the computation beside which that traffic can run

@@ -12,6 +12,7 @@ from planner.dialects.mindspeed.flags import FLAGS, SWITCH, real_names
 from planner.dialects.mindspeed.recompute import Nodes
 from planner.dialects.text.shell_read import Word, words
 from planner.errors import SpecError
+from planner.frameworks import NO_TP_OVERLAP
 from planner.model.records import DENSE, MOE, Attention, LayerKind, Model, Moe, Workload
 
 _CP: Final = {"megatron_cp_algo": "ring", "ulysses_cp_algo": "ulysses", "hybrid_cp_algo": "hybrid",
@@ -212,8 +213,13 @@ def read_mindspeed(text: str, *, source: str = "script", devices: int | None = N
 
 
 def _switches(flags: Flags) -> tuple[str, ...]:
-    """Settings that change memory and differ from the planner's own files (``planner.cost.memory.rules.SWITCHES``)."""
-    found = {"reuse-fp32-param": flags.has("--reuse-fp32-param")}
+    """Settings that differ from the planner's own files (``planner.cost.memory.rules.SWITCHES``)."""
+    overlaps = flags.has("--use-ascend-mc2") or flags.has("--use-ascend-coc")
+    overlapping = flags.integer("--tensor-model-parallel-size", 1) > 1 and not flags.has("--num-experts")
+    found = {
+        "reuse-fp32-param": flags.has("--reuse-fp32-param"),
+        NO_TP_OVERLAP: overlapping and not overlaps,
+    }
     return tuple(name for name, on in found.items() if on)
 
 
