@@ -74,12 +74,17 @@ FILES: Final = (
         FileSpec(stem="gpu-a100", dense=name, devices=("A100-80G",), frameworks=_MEGATRON, scatter=_A100)
         for name in _A100
     ),
-    FileSpec(stem="gpu-a100-pcie", dense="A100 PCIe dense", devices=("A100-PCIE",), frameworks=_MEGATRON, like=_A100[0]),
+    FileSpec(
+        stem="gpu-a100-pcie", dense="A100 PCIe dense", devices=("A100-PCIE",), frameworks=_MEGATRON,
+        like=_A100[0],
+    ),
     FileSpec(
         stem="gpu-b200", dense="B200 dense", devices=("B200",), frameworks=_MEGATRON, extras=("B200 MoE",),
         like=_A100[0], moe="B200 MoE", cp="B200 context parallel",
     ),
-    FileSpec(stem="gpu-h100", dense="H100 MoE", devices=("H100",), frameworks=_MEGATRON, like=_A100[0]),
+    FileSpec(stem="gpu-h100", dense="H100 MoE", devices=("H100",), frameworks=_MEGATRON,
+        like=_A100[0],
+    ),
 )  # fmt: skip
 
 
