@@ -33,6 +33,8 @@ CALM: Final = 0.05
 SWITCHES: Final = (2.0**16, 2.0**18, 2.0**20, 2.0**24)
 #: Constants that an operation's times determine: its start, the share of the links, between nodes that of the ports.
 _STARTS: Final[Mapping[str, tuple[str, ...]]] = {"allreduce": ("start_s_allreduce", "start_s_allreduce_large")}
+#: Half an interval [log] from which the measured times do not determine a constant, and it is left out.
+UNDETERMINED: Final = 1.5
 #: Spread of a start and a share around their defaults before they are measured [log].
 _PRIOR: Final = 1.5
 #: Normal 90th percentile.
@@ -211,10 +213,11 @@ def link_constants(tables: Sequence[SizeTable], hardware: Hardware) -> dict[str,
     source = f"{rows} sizes of {', '.join(dict.fromkeys(table.op for table in tables))}"
     return {
         key: Constant(
-            value=float(np.exp(x)), low=float(np.exp(x - min(margin, 4.0))), high=float(np.exp(x + min(margin, 4.0))),
+            value=float(np.exp(x)), low=float(np.exp(x - margin)), high=float(np.exp(x + margin)),
             kind="measured", source=source,
         )
         for key, x, margin in zip(keys, found.x, half, strict=True)
+        if margin < UNDETERMINED
     }  # fmt: skip
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from planner import frameworks
 from planner.calibrate.device import DeviceFit
 from planner.cluster.records import Calibration, Constant, Hardware
 from planner.cluster.schema_tables import tables_to_dict
 
-#: Frameworks whose operators a device runs: the device is measured, not the framework.
-FRAMEWORKS: Final[Mapping[str, tuple[str, ...]]] = {
-    "ascend": ("mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed"),
-    "nvidia": ("megatron",),
-    "cpu": ("mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed"),
-}
+
+def run_on(hardware: Hardware) -> tuple[str, ...]:
+    """Frameworks whose operators a device runs: the device is measured, not the framework."""
+    return tuple(each.name for each in frameworks.ALL if each.ascend != (hardware.device.vendor == "nvidia"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ def calibration_text(fit: DeviceFit, hardware: Hardware, base: Calibration, orig
         *_origin_lines(fit, base, origin),
         f"name: {origin.name}",
         f"device: [{hardware.name}]",
-        f"framework: [{', '.join(FRAMEWORKS[hardware.device.vendor])}]",
+        f"framework: [{', '.join(run_on(hardware))}]",
         "generation: measured",
         f"date: {origin.date}",
         f"rows: {fit.points}",
@@ -85,7 +84,7 @@ def _sources(base: Calibration, origin: Origin) -> tuple[str, ...]:
 def fallen_back(fit: DeviceFit, base: Calibration) -> dict[str, str]:
     """Constants that no point determines, and whose value holds instead: a kind and a file."""
     return {
-        key: f"{constant.kind} of {base.name}"
+        key: constant.kind if constant.kind == "prior" else f"{constant.kind} of {base.name}"
         for key, constant in sorted(base.constants.items())
         if key not in fit.constants
     }

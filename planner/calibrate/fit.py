@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Calibration, Cluster, Constant, Hardware
+from planner.cluster.tables import NOTHING, Measured
 from planner.cost.strategies import Strategies
 from planner.cost.time.setting import Execution, default_execution, peak_flop_per_s
 from planner.cost.time.step import StepTime, evaluate_constants
@@ -67,6 +68,8 @@ class TimeCase:
         Version string of the framework alone.
     source : str
         Document, or sheet of one, that published the row.
+    tables : Measured
+        Micro-benchmarks of the device that ran, which stay as they are while constants are fitted.
     """
 
     case_id: str
@@ -79,6 +82,7 @@ class TimeCase:
     release: str
     generation: str
     source: str = ""
+    tables: Measured = NOTHING
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -219,7 +223,7 @@ def execution(row: TruthRow) -> Execution:
 def predict(case: TimeCase, constants: Mapping[str, float | FloatArray], copies: int = 1) -> StepTime:
     """Step time of a case; constants may be arrays over ``copies`` rows."""
     table = case.table if copies == 1 else case.table.take(np.zeros(copies, np.int64))
-    return evaluate_constants(case.model, case.workload, case.cluster, constants, table, case.run)
+    return evaluate_constants(case.model, case.workload, case.cluster, constants, table, case.run, case.tables)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,23 +1,19 @@
-"""Points that people have: raw CSVs of earlier calibrations, tables of m, k, n and time, what runs left behind."""
+"""Points that people have: raw CSVs of earlier calibrations, and whatever ``planner.observe`` reads."""
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
+from planner.calibrate.device import DTYPES
+from planner.cluster.algorithms import OPS
+from planner.cluster.records import Hardware
 from planner.errors import CalibrationError
 from planner.measure import raw
 from planner.measure.raw import Facts
 from planner.observe.points import Point
-
-#: Names of a time column and seconds of one unit.
-_TIMES: Final = {"time_s": 1.0, "time_ms": 1e-3, "time_us": 1e-6, "time": 1.0, "seconds": 1.0}
-_SHAPE: Final = ("m", "k", "n")
-#: No device multiplies faster than this; a time below it is in another unit [FLOP/s].
-_FASTEST: Final = 1e16
+from planner.observe.read import read
 
 
 def read_points(paths: Sequence[Path]) -> tuple[tuple[Point, ...], Facts | None, Mapping[str, str]]:
@@ -43,63 +39,27 @@ def read_points(paths: Sequence[Path]) -> tuple[tuple[Point, ...], Facts | None,
                     raise CalibrationError(f"{path}, line {row.line}: measured with {other}; calibrate devices apart.")
                 facts = row.facts
         else:
-            points += _table(path) if path.is_file() and _is_table(path) else _observed(path)
+            points += read(path).points
     return tuple(points), facts, unsupported
 
 
-def _is_table(path: Path) -> bool:
-    """Whether a file's first line names m, k, n and a time."""
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            names = [name.strip().lower() for name in file.readline().split(",")]
-    except (OSError, UnicodeDecodeError):
-        return False
-    return set(_SHAPE) <= set(names) and not set(_TIMES).isdisjoint(names)
+def usable(points: Sequence[Point], hardware: Hardware) -> tuple[tuple[Point, ...], tuple[str, ...]]:
+    """Points in the words of the fit, and remarks on those that say too little.
 
-
-def _table(path: Path) -> list[Point]:
-    """A table of matmul times; ``dtype`` is optional (bfloat16 where it is missing)."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        names = {name.strip().lower(): name for name in reader.fieldnames or ()}
-        column = next(name for name in _TIMES if name in names)
-        points = []
-        for line, row in enumerate(reader, start=2):
-            where = f"{path}, line {line}"
-            sizes = {key: round(_number(where, key, row[names[key]])) for key in _SHAPE}
-            seconds = _number(where, column, row[names[column]]) * _TIMES[column]
-            rate = 2.0 * sizes["m"] * sizes["k"] * sizes["n"] / seconds
-            if rate > _FASTEST:
-                raise CalibrationError(
-                    f"{where}: {seconds:g} s would be {rate / 1e12:.0f} TFLOP/s; name the column time_us or time_ms "
-                    "if it is not in seconds."
-                )
-            dtype = row[names["dtype"]] if "dtype" in names else "bfloat16"
-            points.append(
-                Point(
-                    kind="matmul", op="matmul", dtype=dtype, mode="csv", sizes=sizes, best_s=seconds, median_s=seconds,
-                    source=where,
-                )
-            )  # fmt: skip
-    return points
-
-
-def _number(where: str, name: str, text: str | None) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0.0):
-        raise CalibrationError(f"{where}: {name} is '{text}'; it must be a finite number above 0. Delete the line.")
-    return value
-
-
-def _observed(path: Path) -> Sequence[Point]:
-    """What the readers of runs make of a file or folder."""
-    try:
-        from planner.observe.read import read
-    except ImportError:
-        raise CalibrationError(
-            f"--from {path} is neither a raw CSV of planner calibrate nor a table of m, k, n and time."
-        ) from None
-    return tuple(read(path).points)
+    A matmul of a table or profile is a matmul whatever its kernel is called, and one without a type is of the type that
+    networks compute in on this device; a collective that does not say which it is and of how many ranks is left out.
+    """
+    usual = next((kind for kind in DTYPES if kind in hardware.device.peak_flop_per_s), "float32")
+    kept, lost = [], 0
+    for point in points:
+        if point.kind == "collective" and ("ranks" not in point.sizes or point.op not in OPS):
+            lost += 1
+            continue
+        changes: dict[str, str] = {}
+        if point.kind == "matmul" and point.mode in ("csv", "profile"):
+            changes["op"] = "matmul"
+        if point.dtype in ("", "unknown"):
+            changes["dtype"] = usual
+        kept.append(replace(point, **changes))  # type: ignore[arg-type]
+    remark = f"{lost} collective points do not say which operation it was, or of how many ranks, and are left out"
+    return tuple(kept), (remark,) if lost else ()

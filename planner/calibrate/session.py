@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from planner.calibrate.device import DeviceFit, fit_device
-from planner.calibrate.device_file import Origin, calibration_text, fallen_back
-from planner.calibrate.imported import read_points
+from planner.calibrate.device_file import Origin, calibration_text, fallen_back, run_on
+from planner.calibrate.imported import read_points, usable
+from planner.calibrate.own_profile import profile_text
 from planner.children.files import write_atomically
 from planner.cluster import load
 from planner.cluster.records import Calibration, Hardware
@@ -133,14 +134,14 @@ def calibrate(settings: Settings, date: str, progress: Progress | None = None) -
     if not rows:
         raise CalibrationError(f"nothing was measured in {settings.minutes:g} minutes; give it more with --minutes.")
     facts = rows[-1].facts
-    hardware = _hardware(settings, facts)
     points = raw.points(rows, settings.csv.name)
+    hardware, made = _hardware_or_own(settings, facts, points)
     origin = Origin(
         name=settings.out.stem, date=date, device=facts.device_name or facts.device_target,
         software=f"MindSpore {facts.mindspore}", sources=(settings.csv.name,), unsupported=raw.unsupported(rows),
         notes=tuple(remarks),
     )  # fmt: skip
-    return _written(settings, points, hardware, origin, (settings.csv,), tuple(remarks))
+    return _written(settings, points, hardware, origin, (settings.csv, *made), tuple(remarks))
 
 
 def check_files(settings: Settings) -> None:
@@ -179,15 +180,15 @@ def _imported(settings: Settings, date: str) -> Calibrated:
         software=f"MindSpore {found.mindspore}" if found else "as the files say",
         sources=tuple(str(path.name) for path in settings.sources), unsupported=unsupported,
     )  # fmt: skip
-    return _written(settings, points, hardware, origin, (), ())
+    kept, remarks = usable(points, hardware)
+    return _written(settings, kept, hardware, origin, (), remarks)
 
 
 def _written(
     settings: Settings, points: Sequence[Point], hardware: Hardware, origin: Origin, files: tuple[Path, ...],
     remarks: tuple[str, ...],
 ) -> Calibrated:  # fmt: skip
-    framework = "megatron" if hardware.device.vendor == "nvidia" else "mindformers"
-    base = load.calibration(hardware, framework)
+    base = load.calibration(hardware, run_on(hardware)[0])
     fit = fit_device(points, hardware, base)
     try:
         write_atomically(settings.out, calibration_text(fit, hardware, base, origin).encode())
@@ -217,6 +218,18 @@ def _hardware(settings: Settings, facts: Facts | None) -> Hardware:
             f"the measurements are of '{own}', and --hardware {settings.hardware} is no such device."
         )
     return named
+
+
+def _hardware_or_own(settings: Settings, facts: Facts, points: Sequence[Point]) -> tuple[Hardware, tuple[Path, ...]]:
+    """The device's profile; where none is named so, one made from the points and written beside the calibration."""
+    if settings.hardware is not None or facts.device_target == "CPU":
+        return _hardware(settings, facts), ()
+    try:
+        return load.hardware(facts.device_name), ()
+    except ProfileError:
+        path = settings.out.with_name(f"{settings.out.stem}-hardware.yaml")
+        write_atomically(path, profile_text(points, facts).encode())
+        return load.hardware(path), (path,)
 
 
 def _measure(settings: Settings, progress: Progress, remarks: list[str]) -> tuple[Row, ...]:

@@ -160,7 +160,8 @@ def _left_over(points: Sequence[Point], law: Law, ratio: float) -> FloatArray:
     """log(measured / law)."""
     if not points:
         return np.zeros(0)
-    return np.log(np.array([p.best_s for p in points])) - np.log(ratio * law.seconds([shape_of(p) for p in points]))
+    best = np.log(np.array([p.best_s for p in points]))
+    return np.asarray(best - np.log(ratio * law.seconds([shape_of(p) for p in points])), np.float64)
 
 
 def _ratio(points: Sequence[Point], law: Law) -> float:

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "timeline": "timeline",
     "trace": "trace",
     "dryrun": "dryrun",
+    "validate": "validate",
     "accuracy": "accuracy",
     "collective": "collective",
     "calibrate": "calibrate",

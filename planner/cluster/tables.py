@@ -72,7 +72,7 @@ def shape_factor(table: ShapeTable | None, m: ArrayLike, k: ArrayLike, n: ArrayL
     [1.649, 1.354, 1.0]
     """
     if table is None:
-        return np.float64(1.0)  # type: ignore[return-value]
+        return np.ones(())
     places, weights = _weights(table)
     at = np.stack(np.broadcast_arrays(*(np.log2(np.asarray(v, np.float64)) for v in (m, k, n))), axis=-1)
     flat, back = np.unique(at.reshape(-1, 3), axis=0, return_inverse=True)

@@ -1,6 +1,6 @@
 """Legality of strategies: the ordered rules, what they remove from a table, what they say about one strategy.
 
-The rules themselves, predicate and message, are in ``planner.legality.rules``.
+The rules themselves, predicate and message, stand by subject in the modules beside this one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import numpy as np
 
 from planner.cost.strategies import BoolArray, IntArray, Strategies, Strategy
 from planner.errors import SpecError
-from planner.legality.rules import LAYER_RULES, RULES, SCALAR_RULES, Context, Rule
+from planner.legality.context import Context, Rule
+from planner.legality.rules import LAYER_RULES, RULES, SCALAR_RULES
 
 __all__ = [
     "LAYER_RULES",

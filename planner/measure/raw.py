@@ -18,8 +18,8 @@ from planner.errors import CalibrationError
 from planner.observe.points import Point
 
 COLUMNS: Final = (
-    "when", "device_target", "device_name", "mindspore", "host", "cores", "kind", "op", "dtype", "mode", "sizes",
-    "best_s", "median_s", "spread_s", "repeats", "load", "mark", "unsupported",
+    "when", "device_target", "device_name", "mindspore", "host", "cores", "memory_bytes", "kind", "op", "dtype", "mode",
+    "sizes", "best_s", "median_s", "spread_s", "repeats", "load", "mark", "unsupported",
 )  # fmt: skip
 #: Load of the machine by others from which a point counts as loaded [share of its cores].
 LOADED: Final = 0.1
@@ -34,12 +34,13 @@ class Facts:
     mindspore: str
     host: str
     cores: int = 0
+    memory_bytes: int = 0
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Facts:
         """Facts among others."""
         values: dict[str, Any] = {f.name: str(found.get(f.name, "")) for f in fields(cls)}
-        return cls(**{**values, "cores": int(found.get("cores") or 0)})
+        return cls(**values | {name: int(found.get(name) or 0) for name in ("cores", "memory_bytes")})
 
     def differs(self, other: Facts) -> str:
         """What is another device or version, in words; empty where measurements belong together."""
@@ -115,9 +116,22 @@ def _end_last_line(path: Path) -> None:
 
 def _cells(row: Row) -> list[str]:
     sizes = " ".join(f"{name}={size}" for name, size in sorted(row.sizes.items()))
-    facts = (row.facts.device_target, row.facts.device_name, row.facts.mindspore, row.facts.host, row.facts.cores)
+    facts = (row.facts.device_target, row.facts.device_name, row.facts.mindspore, row.facts.host)
     times = [_number(row.times.get(name)) for name in ("best_s", "median_s", "spread_s", "repeats", "load")]
-    cells = (row.when, *facts, row.kind, row.op, row.dtype, row.mode, sizes, *times, row.mark, row.unsupported)
+    machine = (row.facts.cores, row.facts.memory_bytes)
+    cells = (
+        row.when,
+        *facts,
+        *machine,
+        row.kind,
+        row.op,
+        row.dtype,
+        row.mode,
+        sizes,
+        *times,
+        row.mark,
+        row.unsupported,
+    )
     return [str(cell) for cell in cells]
 
 

@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from planner.cluster.collectives import bus_bytes_per_s
 from planner.report.text import table, wrapped
 
 if TYPE_CHECKING:
+    from planner.calibrate.collective_fit import CollectiveFit, Line
     from planner.calibrate.device import DeviceFit
     from planner.calibrate.session import Calibrated
+
+
+#: Said where most points are doubtful.
+BUSY = "most points ran beside other programs or scattered; measure again on a calm machine (--force starts anew)"
 
 
 def calibration_lines(found: Calibrated) -> list[str]:
@@ -21,12 +27,16 @@ def calibration_lines(found: Calibrated) -> list[str]:
         f"Device    {found.origin.device}, {found.origin.software}; profile {found.hardware.name}", " " * 10
     )
     lines += wrapped(f"Points    {fit.points}" + (f", of which doubtful: {marked}" if marked else ""), " " * 10)
+    if sum(fit.marks.values()) > 0.5 * fit.points:
+        lines += wrapped(f"Remark    {BUSY}", " " * 10)
     lines += ["", *table(("constant", "value", "80 %", "from"), _constant_rows(fit), left=(0, 3)), ""]
     if fit.residuals:
         heads = ("fit", "points", "held out: median", "worst")
         lines += [*table(heads, error_rows(fit), left=(0,)), ""]
     for one in fit.collectives:
-        lines += wrapped(f"{one.op}, {one.ranks} ranks: {'; '.join(_line_words(line) for line in one.lines)}", " " * 10)
+        lines += wrapped(
+            f"{one.op}, {one.ranks} ranks: {'; '.join(_line_words(one, line) for line in one.lines)}", " " * 10
+        )
     if found.origin.unsupported:
         lines += wrapped(f"Not on this device: {', '.join(sorted(found.origin.unsupported))}", " " * 10)
     if found.fallbacks:
@@ -59,8 +69,10 @@ def error_rows(fit: DeviceFit) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _line_words(line: Any) -> str:
-    return f"{1e6 * line.alpha_s:.0f} us + size / {line.bytes_per_s / 1e9:.3g} GB/s to {line.to_bytes:.3g} bytes"
+def _line_words(fit: CollectiveFit, line: Line) -> str:
+    bus = float(bus_bytes_per_s(fit.op, line.bytes_per_s, fit.ranks, 1.0))
+    rates = f"{line.bytes_per_s / 1e9:.3g} GB/s (bus {bus / 1e9:.3g})"
+    return f"{1e6 * line.alpha_s:.0f} us + size / {rates} to {line.to_bytes:.3g} bytes"
 
 
 def calibration_document(found: Calibrated) -> dict[str, Any]:

@@ -134,6 +134,8 @@ def job_lines(request: Request) -> list[str]:
     lines = wrapped(f"Model     {model_line(model)}", " " * 10)
     if model.source:
         lines += wrapped(f"          from {model.source}", " " * 10)
+    if model.note:
+        lines += wrapped(f"Note      {model.note}", " " * 10)
     lines += wrapped(
         f"Cluster   {cluster.devices} x {hardware.name} on {nodes}; {gib(request.limit)} GiB usable of "
         f"{gib(hardware.device.hbm_bytes)} a card",

@@ -18,7 +18,7 @@ from planner.cost.rows import distinct
 from planner.cost.strategies import CP_ALGORITHMS, SCHEDULES, IntArray, Strategies
 from planner.errors import SpecError
 from planner.legality.apply import SCALAR_RULES, Context, apply_rules
-from planner.legality.rules import divisors
+from planner.legality.context import divisors
 from planner.search.layouts import layouts
 
 #: Values looked at where neither pins nor the request decide.

@@ -55,7 +55,7 @@ def test_constants_are_recovered():
 def test_what_is_not_measured_is_left_out_and_named():
     fit = fit_device([p for p in made() if p.kind == "matmul"], CPU, BASE)
     assert set(fit.constants) == {"matmul_efficiency", "matmul_k0", "matmul_backward", "crowding"}
-    assert fallen_back(fit, BASE)["launch_s"] == "prior of priors-cpu"
+    assert fallen_back(fit, BASE)["launch_s"] == "prior"
 
 
 def test_points_that_say_nothing():
@@ -86,6 +86,19 @@ def test_marks_are_counted():
     points = made()
     points[0] = replace(points[0], mark="noisy")
     assert fit_device(points, CPU, BASE).marks == {"noisy": 1}
+
+
+def test_doubtful_points_count_only_where_there_are_no_others():
+    from dataclasses import replace
+
+    calm = made()
+    slow = [
+        replace(p, best_s=9 * p.best_s, median_s=9 * p.median_s, mark="loaded", load=0.5) for p in calm if p.op == "add"
+    ]
+    assert fit_device(calm + slow, CPU, BASE).constants["vector_efficiency"].value == pytest.approx(0.6)
+    alone = fit_device([p for p in calm if p.op != "add"] + slow, CPU, BASE).constants["vector_efficiency"]
+    assert alone.source == "2 points, all doubtful"
+    assert alone.high / alone.low > 3.0
 
 
 def test_the_type_that_networks_compute_in_is_fitted():

@@ -102,6 +102,7 @@ ELSEWHERE = tuple(
         "check",
         "improve",
         "dryrun",
+        "validate",
         "fit",
         "calibrate",
         "calibrate-show",

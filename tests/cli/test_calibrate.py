@@ -58,6 +58,19 @@ def test_an_imported_calibration_changes_answers_and_says_what_it_is(folder):
     assert "2 constants measured; calibrated: attention_efficiency" in " ".join(words.split())
 
 
+def test_a_log_of_hccl_test_gives_start_and_bus_bandwidth_back(folder):
+    """Made with 35 us and a bus bandwidth of 110 GB/s: n / t x 2 (p - 1) / p on 8 ranks."""
+    rows = [(n, 35.0 + 1e6 * n * 1.75 / 110e9) for n in (2**20, 2**22, 2**24, 2**26, 2**28, 2**30)]
+    lines = [f"{n} | {t:.3f} | {n / t / 1e3:.5f} | success" for n, t in rows]
+    (folder / "all_reduce_8npu.log").write_text(
+        "mpirun -n 8 ./bin/all_reduce_test -b 1M -e 1G -f 4 -p 8\n"
+        "the minbytes is 1048576, maxbytes is 1073741824, iters is 20, warmup_iters is 10\n"
+        "data_size(Bytes): | aveg_time(us): | alg_bandwidth(GB/s): | check_result:\n" + "\n".join(lines) + "\n"
+    )
+    done = run("calibrate", "--from", "all_reduce_8npu.log", "--hardware", "910b3", "--out", "hccl.yaml")
+    assert "allreduce, 8 ranks: 35 us + size / 62.9 GB/s (bus 110)" in done.out, done.err
+
+
 def test_show_draws_the_fit(folder):
     run("calibrate", "--from", "raw.csv", "--out", "raw.yaml")
     done = run("calibrate", "show", "raw.yaml")
@@ -84,7 +97,7 @@ def test_show_of_a_shipped_calibration(folder):
 def test_json(folder):
     document = json.loads(run("calibrate", "--from", "raw.csv", "--json").out)
     assert document["constants"]["launch_s"]["value"] == pytest.approx(2e-6)
-    assert document["fallbacks"]["dp_exposed"] == "prior of priors-cpu"
+    assert document["fallbacks"]["dp_exposed"] == "prior"
     assert document["files"] == ["mine.yaml"]
 
 
@@ -99,8 +112,8 @@ def test_json(folder):
         (["--from", "nothing.csv"], "no such file"),
         (["--from", "times.csv"], "say it with --hardware"),
         (["--from", "raw.csv", "--hardware", "910b3"], "no such device"),
-        (["--from", "bad.csv", "--hardware", "910b3"], "bad.csv, line 2: time_us is 'nan'"),
-        (["--from", "fast.csv", "--hardware", "910b3"], "name the column time_us"),
+        (["--from", "bad.csv", "--hardware", "910b3"], "bad.csv: no usable row"),
+        (["--from", "fast.csv", "--hardware", "910b3"], "is the unit of 'time_s' right?"),
         (["--from", "words.txt", "--hardware", "910b3"], "words.txt"),
         (["--from", "raw.csv", "--from", "other.csv"], "calibrate devices apart"),
         (["--hosts", "nowhere"], "--hosts nowhere cannot be read"),
@@ -119,7 +132,7 @@ def test_bad_input(folder, monkeypatch, arguments, words):
 
     monkeypatch.setattr(runs, "find_python", lambda python: python)
     (folder / "bad.csv").write_text("m,k,n,time_us\n1,2,3,nan\n")
-    (folder / "fast.csv").write_text("m,k,n,time\n4096,4096,4096,0.000000001\n")
+    (folder / "fast.csv").write_text("m,k,n,time_s\n4096,4096,4096,0.000000001\n")
     (folder / "words.txt").write_text("nothing of use\n")
     (folder / "hosts").write_text("first\nsecond\n")
     (folder / "other.csv").write_text((folder / "raw.csv").read_text().replace("2.9.0", "2.10.0"))

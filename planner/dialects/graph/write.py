@@ -10,7 +10,7 @@ from planner.dialects.graph import glm, legacy, mcore, sections
 from planner.dialects.records import File, Placeholder, Settings
 from planner.dialects.text.yaml_write import Entry, document
 from planner.errors import EmitError
-from planner.legality.rules import exchanges_heads
+from planner.legality.sequence import exchanges_heads
 from planner.plan import Plan
 
 TARGET: Final = "mindformers"

@@ -45,16 +45,17 @@ class Chain(nn.Cell):  # type: ignore[misc]
 
 
 class Backward(nn.Cell):  # type: ignore[misc]
-    """Forward and backward of a cell; the last input is the gradient of its output."""
+    """Forward and backward of a cell; behind its inputs stand the gradients of its outputs."""
 
-    def __init__(self, cell: nn.Cell, arity: int) -> None:
+    def __init__(self, cell: nn.Cell, arity: int, outputs: int) -> None:
         super().__init__()
-        self.cell, self.arity = cell, arity
+        self.cell, self.arity, self.several = cell, arity, outputs > 1
         self.gradient = ops.GradOperation(get_all=True, sens_param=True)
 
     def construct(self, *inputs: Tensor) -> Any:
         values = inputs[: self.arity]
-        return self.cell(*values), self.gradient(self.cell)(*values, inputs[self.arity])
+        behind = inputs[self.arity :] if self.several else inputs[self.arity]
+        return self.cell(*values), self.gradient(self.cell)(*values, behind)
 
 
 class MatMul(nn.Cell):  # type: ignore[misc]
@@ -127,7 +128,7 @@ class Scores(nn.Cell):  # type: ignore[misc]
 
 
 class Norm(nn.Cell):  # type: ignore[misc]
-    """Residual addition and root-mean-square norm in float32."""
+    """Residual addition and root-mean-square norm in float32; the sum goes on beside the norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +139,7 @@ class Norm(nn.Cell):  # type: ignore[misc]
         total = self.add(x, y)
         wide = self.cast(total, ms.float32)
         wide = self.mul(wide, self.rsqrt(self.add(self.mean(self.square(wide), -1), 1e-5)))
-        return self.cast(self.mul(wide, w), x.dtype)
+        return self.cast(self.mul(wide, w), x.dtype), total
 
 
 class FusedNorm(nn.Cell):  # type: ignore[misc]
@@ -150,11 +151,11 @@ class FusedNorm(nn.Cell):  # type: ignore[misc]
 
     def construct(self, x: Tensor, y: Tensor, w: Tensor) -> Any:
         total = self.add(x, y)
-        return self.norm(total, ops.cast(w, x.dtype))[0]
+        return self.norm(total, ops.cast(w, x.dtype))[0], total
 
 
 class Rotary(nn.Cell):  # type: ignore[misc]
-    """Heads out of the hidden width, rotary positions, and back."""
+    """Queries: heads out of the hidden width and rotary positions; beside them values, which are only transposed."""
 
     def __init__(self, batch: int, seq: int, heads: int, width: int) -> None:
         super().__init__()
@@ -165,11 +166,12 @@ class Rotary(nn.Cell):  # type: ignore[misc]
         self.halves, self.join = ops.Split(3, 2), ops.Concat(3)
         self.transpose = ops.Transpose()
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x: Tensor, v: Tensor) -> Any:
         x = self.transpose(ops.reshape(x, self.shape), (0, 2, 1, 3))
+        v = self.transpose(ops.reshape(v, self.shape), (0, 2, 1, 3))
         left, right = self.halves(x)
         turned = self.join((-right, left))
-        return x * ops.cast(self.cos, x.dtype) + turned * ops.cast(self.sin, x.dtype)
+        return x * ops.cast(self.cos, x.dtype) + turned * ops.cast(self.sin, x.dtype), v
 
 
 class Gate(nn.Cell):  # type: ignore[misc]
@@ -296,7 +298,7 @@ def _rms_norm(s: Sizes, dtype: str) -> Built:
 
 def _rotary(s: Sizes, dtype: str) -> Built:
     batch, heads, seq, width = _heads(s)
-    return Rotary(batch, seq, heads, width), [(batch * seq, heads * width)]
+    return Rotary(batch, seq, heads, width), [(batch * seq, heads * width)] * 2
 
 
 def _gate(s: Sizes, dtype: str) -> Built:
@@ -327,11 +329,11 @@ def _cast(s: Sizes, dtype: str) -> Built:
 
 
 def _with_backward(
-    build: Callable[[Sizes, str], Built], output: Callable[[Sizes], Any]
+    build: Callable[[Sizes, str], Built], output: Callable[[Sizes], Any], outputs: int = 1
 ) -> Callable[[Sizes, str], Built]:
     def both(s: Sizes, dtype: str) -> Built:
         cell, shapes = build(s, dtype)
-        return Backward(cell, len(shapes)), [*shapes, output(s)]
+        return Backward(cell, len(shapes), outputs), [*shapes, *[output(s)] * outputs]
 
     return both
 
@@ -354,11 +356,11 @@ OPERATIONS: dict[str, Callable[[Sizes, str], Built]] = {
     "scores": _scores,
     "scores_backward": _with_backward(_scores, _all_scores),
     "norm": _norm,
-    "norm_backward": _with_backward(_norm, _rows),
+    "norm_backward": _with_backward(_norm, _rows, 2),
     "rms_norm": _rms_norm,
-    "rms_norm_backward": _with_backward(_rms_norm, _rows),
+    "rms_norm_backward": _with_backward(_rms_norm, _rows, 2),
     "rotary": _rotary,
-    "rotary_backward": _with_backward(_rotary, _heads),
+    "rotary_backward": _with_backward(_rotary, _heads, 2),
     "gate": _gate,
     "gate_backward": _with_backward(_gate, _rows),
     "swiglu": _swiglu,
