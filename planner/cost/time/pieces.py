@@ -57,7 +57,8 @@ def _grouped(setting: Setting, parameters: FloatArray, layers: FloatArray) -> Fl
 
 def _layers(setting: Setting) -> FloatArray:
     """Layers of the fullest stage."""
-    return setting.table.layers_CVS.sum(axis=1).max(axis=1).astype(np.float64)
+    layers: FloatArray = setting.table.layers_CVS.sum(axis=1).max(axis=1).astype(np.float64)
+    return layers
 
 
 def _tensors(setting: Setting, *, expert: bool) -> float:

@@ -86,11 +86,11 @@ def _fused(flags: Flags) -> bool:
 
 def _switches(flags: Flags) -> tuple[str, ...]:
     """Settings that differ from the planner's own files (``planner.cost.memory.rules.SWITCHES``)."""
-    overlaps = flags.has("--use-ascend-mc2") or flags.has("--use-ascend-coc")
-    overlapping = flags.integer("--tensor-model-parallel-size", 1) > 1 and not flags.has("--num-experts")
+    able = flags.integer("--tensor-model-parallel-size", 1) > 1 and not flags.has("--num-experts")
+    overlaps = able and any([flags.has("--use-ascend-mc2"), flags.has("--use-ascend-coc")])
     found = {
         "reuse-fp32-param": flags.has("--reuse-fp32-param"),
-        NO_TP_OVERLAP: overlapping and not overlaps,
+        NO_TP_OVERLAP: able and not overlaps,
     }
     return tuple(name for name, on in found.items() if on)
 
