@@ -35,6 +35,7 @@ def suggest(
     global_batch: int | None = None,
     tokens: int | str = 0,
     framework: str | None = None,
+    tp_overlap: bool = True,
     max_memory: int | str | None = None,
     pins: Mapping[str, Collection[int | str | bool]] | None = None,
     objective: str = "time",
@@ -63,6 +64,9 @@ def suggest(
     framework : str, optional
         One of `planner.frameworks.NAMES`, with ``-generation`` behind it for another than the newest calibration.
         Default: the framework that trains this family; Megatron on NVIDIA profiles.
+    tp_overlap : bool
+        False: tensor-parallel traffic is not pipelined with matmuls where the framework does that by default
+        (MindSpeed's MC2).
     max_memory : int or str, optional
         Bytes a card may use, or a text like ``"54GB"``; default: the profile's usable memory.
     pins : mapping, optional
@@ -104,6 +108,7 @@ def suggest(
         global_batch=global_batch,
         tokens=tokens,
         framework=framework,
+        tp_overlap=tp_overlap,
         max_memory=max_memory,
         as_family=as_family,
     )
@@ -124,6 +129,7 @@ def estimate(
     global_batch: int | None = None,
     tokens: int | str = 0,
     framework: str | None = None,
+    tp_overlap: bool = True,
     max_memory: int | str | None = None,
     recompute: str | Sequence[int] = "auto",
     stage_layers: Sequence[int] | None = None,
@@ -165,6 +171,7 @@ def estimate(
         global_batch=global_batch,
         tokens=tokens,
         framework=framework,
+        tp_overlap=tp_overlap,
         max_memory=max_memory,
     )
     if strategy is None:

@@ -50,6 +50,7 @@ TYPES: Final[Mapping[str, Any]] = {
     "stage_layers": list[_whole(0, 10_000)],  # type: ignore[misc]
     "zero_level": _whole(0, 3),
     "sequence_parallel": bool,
+    "tp_overlap": bool,
     "swap_optimizer": bool,
     "cp_algorithm": Literal[CP_ALGORITHMS],
     "schedule": Literal[SCHEDULES],

@@ -23,6 +23,9 @@ Dialect = Literal["mcore", "legacy", "pynative", "megatron"]
 #: Lists of kept tensors; ``fsdp`` and ``native-cpu`` are switches of a run, not the habit of a framework here.
 TensorLayout = Literal["mcore", "legacy", "pynative", "megatron", "mindspeed", "fsdp", "native-cpu"]
 
+#: The entry of ``Workload.switches`` that leaves out the overlap of tensor-parallel traffic.
+NO_TP_OVERLAP: Final = "no-tp-overlap"
+
 #: Sets of files that can be written, best first.
 TARGETS: Final = ("mindformers", "mindformers-pynative", "mindspeed", "mindspore")
 
@@ -81,6 +84,12 @@ class Framework:
         width.  Where it may be, it is split over tp unless told otherwise.
     fused_loss : bool
         Loss and its gradient are one kernel in place of the logits.
+    overlaps_tp : bool
+        Pipelines tensor-parallel traffic of networks without experts with their matmuls unless told otherwise
+        (MindSpeed's MC2, which its parser refuses without tp and its documentation for experts); see ``NO_TP_OVERLAP``.
+    fused_accumulation : bool
+        The product that makes a weight's gradient adds it to the accumulated one (Megatron
+        ``gradient_accumulation_fusion``; MindSpeed-LLM's scripts turn it off); False: an operator of its own does.
     transformer_engine : bool
         Layers are NVIDIA's Transformer Engine.
     least_compressed_seq : int
@@ -131,6 +140,8 @@ class Framework:
     master_copies: bool
     expert_parts: Literal["whole", "tp", "any"] = "whole"
     fused_loss: bool = False
+    overlaps_tp: bool = False
+    fused_accumulation: bool = False
     transformer_engine: bool = False
     least_compressed_seq: int
     sends_parts: bool
@@ -222,6 +233,7 @@ _MEGATRON: Final = Framework(
     expert_parts="any",
     master_copies=True,
     fused_loss=True,
+    fused_accumulation=True,
     transformer_engine=True,
     least_compressed_seq=0,
     sends_parts=True,
@@ -242,6 +254,8 @@ _MINDSPEED: Final = replace(
     zero_levels=(0, 1),
     tensors="mindspeed",
     fused_loss=False,
+    overlaps_tp=True,
+    fused_accumulation=False,
     transformer_engine=False,
     most_local_experts=128,  # above it the fused NPU operators refuse (ms-swift, Qwen3-Next on NPU)
 )

@@ -38,12 +38,14 @@ def request_for(
     global_batch: int | None = None,
     tokens: int | str = 0,
     framework: str | None = None,
+    tp_overlap: bool = True,
     max_memory: int | str | None = None,
     calibration: str | Path | None = None,
     as_family: str | None = None,
 ) -> Request:
     """Whole request from loose inputs; parameters as in `suggest`, and a calibration file of one's own runs."""
     checked(cards=cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=framework, max_memory=max_memory)
+    checked(tp_overlap=tp_overlap)
     shape = model_for(model, as_family)
     profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware)
     cluster = Cluster(hardware=profile, devices=cards)
@@ -53,6 +55,8 @@ def request_for(
     workload = replace(workload, notes=(*workload.notes, *padding))
     if profile.device.vendor == "cpu":
         workload = on_cpu(workload)
+    if not tp_overlap and workload.runs_on.overlaps_tp:
+        workload = replace(workload, switches=(*workload.switches, frameworks.NO_TP_OVERLAP))
     if framework is None:
         workload = replace(workload, notes=(*workload.notes, f"framework {name}"))
     limit = None if max_memory is None else _limit(max_memory, profile)

@@ -44,6 +44,8 @@ FACTS = {
     "master_copies": (False, False, False, True, True),
     "expert_parts": ("whole", "tp", "whole", "any", "any"),
     "fused_loss": (False, False, False, False, True),
+    "overlaps_tp": (False, False, False, True, False),
+    "fused_accumulation": (False, False, False, False, True),
     "transformer_engine": (False, False, False, False, True),
     "least_compressed_seq": (2048, 2048, 2048, 0, 0),
     "sends_parts": (False, False, False, True, True),

@@ -35,6 +35,8 @@ from planner.model.operators import parameter_count
 PAIR_GAP: Final = 0.05
 #: From so many left-out rows on, coverage of the interval is told.
 COVERAGE_ROWS: Final = 8
+#: Ways of leaving out that take whole sources.
+WHOLE_SOURCES: Final = frozenset({"release", "source"})
 #: Upper ends of size families [parameters].
 FAMILIES: Final = (1e9, 4e9, 10e9, 20e9, 50e9, 90e9)
 
@@ -48,7 +50,7 @@ class GroupScore:
     cross_validated : bool
         The rows were predicted by constants fitted without them.
     left_out : str
-        What was left out together: "shape", "release", "case"; empty when nothing was.
+        What was left out together: "shape", "release", "source", "case"; empty when nothing was.
     spearman, regret_percent : float or None
         Rank correlation of seconds per sample and device within one model shape, mean over shapes of three layouts and
         more; and how much slower the predicted best of a shape is than its measured best, over those of two and more.
@@ -158,7 +160,9 @@ def score(
     if left_out and len(cases) >= COVERAGE_ROWS:
         labels = [LABELS[left_out](case) for case in cases]
         if len(set(labels)) > 1:
-            inside = coverage(-log_errors, labels, [(family_of(case), generation_of(case)) for case in cases])
+            generations = [(family_of(case), generation_of(case)) for case in cases]
+            sources = labels if left_out in WHOLE_SOURCES else None
+            inside = coverage(-log_errors, labels, generations, sources)
     error = np.expm1(log_errors)
     spearman, regret = _ranking(cases, log_errors)
     pairs, family_regret = _pairs(cases, log_errors)

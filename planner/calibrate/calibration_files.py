@@ -20,8 +20,15 @@ import numpy as np
 from planner import frameworks
 from planner.calibrate.cases import read_cases, truth_paths
 from planner.calibrate.fit import FloatArray, TimeCase, generation_fit, log_error
-from planner.calibrate.intervals import generation_interval, interval
-from planner.calibrate.left_out import left_out_errors
+from planner.calibrate.intervals import (
+    Interval,
+    generation_interval,
+    interval,
+    pooled_interval,
+    source_interval,
+    widened,
+)
+from planner.calibrate.left_out import LABELS, left_out_errors
 from planner.calibrate.time_sets import FittedSet, family_of, fit_sets, generation_of
 from planner.cluster.records import Constant
 from planner.errors import CalibrationError
@@ -31,8 +38,10 @@ from planner.errors import CalibrationError
 class FileSpec:
     """Which sets make the files of a device family.
 
-    ``extras`` are sets whose fitted constants are added; ``moe`` and ``cp`` name those whose left-out errors become the
-    wider intervals of such rows.
+    ``extras`` are sets whose fitted constants are added; ``scatter`` are sets of the same device from other sources,
+    each predicted by these constants: a new source is no closer.  Rows of one source alone cannot tell that: ``like``
+    names the set of another device whose scatter is taken.  ``moe`` and ``cp`` name sets whose left-out errors
+    become the wider intervals of such rows.
     """
 
     stem: str
@@ -40,12 +49,19 @@ class FileSpec:
     devices: tuple[str, ...]
     frameworks: Mapping[str, tuple[str, ...]]
     extras: tuple[str, ...] = ()
+    scatter: tuple[str, ...] = ()
+    like: str = ""
     moe: str = ""
     cp: str = ""
 
 
 _ASCEND: Final[Mapping[str, tuple[str, ...]]] = frameworks.families(ascend=True)
 _MEGATRON: Final[Mapping[str, tuple[str, ...]]] = frameworks.families(ascend=False)
+
+#: Dense rows on A100, one set a source.
+_A100: Final = (
+    "A100 Megatron dense", "A100 torchtitan dense", "A100 sweeps dense", "A100 FSDP dense", "A100 InternEvo dense",
+)  # fmt: skip
 
 FILES: Final = (
     FileSpec(
@@ -54,14 +70,21 @@ FILES: Final = (
         cp="Ascend A2 context parallel",
     ),
     FileSpec(stem="ascend-910a", dense="Ascend 910A dense", devices=("910A",), frameworks=_ASCEND),
-    FileSpec(stem="gpu-a100", dense="A100 Megatron dense", devices=("A100-80G",), frameworks=_MEGATRON),
-    FileSpec(stem="gpu-a100", dense="A100 torchtitan dense", devices=("A100-80G",), frameworks=_MEGATRON),
-    FileSpec(stem="gpu-a100-pcie", dense="A100 PCIe dense", devices=("A100-PCIE",), frameworks=_MEGATRON),
+    *(
+        FileSpec(stem="gpu-a100", dense=name, devices=("A100-80G",), frameworks=_MEGATRON, scatter=_A100)
+        for name in _A100
+    ),
+    FileSpec(
+        stem="gpu-a100-pcie", dense="A100 PCIe dense", devices=("A100-PCIE",), frameworks=_MEGATRON,
+        like=_A100[0],
+    ),
     FileSpec(
         stem="gpu-b200", dense="B200 dense", devices=("B200",), frameworks=_MEGATRON, extras=("B200 MoE",),
-        moe="B200 MoE", cp="B200 context parallel",
+        like=_A100[0], moe="B200 MoE", cp="B200 context parallel",
     ),
-    FileSpec(stem="gpu-h100", dense="H100 MoE", devices=("H100",), frameworks=_MEGATRON),
+    FileSpec(stem="gpu-h100", dense="H100 MoE", devices=("H100",), frameworks=_MEGATRON,
+        like=_A100[0],
+    ),
 )  # fmt: skip
 
 
@@ -115,7 +138,7 @@ def remake(
 
 def _family(spec: FileSpec, done: Mapping[str, FittedSet], directory: Path, date: str) -> dict[Path, str]:
     fitted = done[spec.dense]
-    left = left_out_errors(fitted, fitted.spec.left_out[0])
+    left = left_out_errors(fitted, fitted.spec.left_out[-1])
     common = {key: fitted.fit.constants[key] for key in (*_base_keys(fitted, done), *fitted.fit.keys)}
     for name in spec.extras:
         if name in done:
@@ -123,7 +146,9 @@ def _family(spec: FileSpec, done: Mapping[str, FittedSet], directory: Path, date
     for key, name in (("residual_moe", spec.moe), ("residual_cp", spec.cp)):
         if name in done:
             common[key] = _interval(done[name])
-    pooled = interval(-left)
+    kind = fitted.spec.left_out[-1]
+    sources = [LABELS[kind](case) for case in fitted.fit.cases] if kind in ("release", "source") else None
+    pooled = widened(pooled_interval(-left, sources), _between_sources(spec, fitted, done))
     out: dict[Path, str] = {}
     labels = [(family_of(case), generation_of(case)) for case in fitted.fit.cases]
     for family, generation in sorted(set(labels)):
@@ -140,6 +165,16 @@ def _family(spec: FileSpec, done: Mapping[str, FittedSet], directory: Path, date
         out[directory / f"{name}.yaml"] = text
         out[directory / "residuals" / f"{name}.csv"] = _residuals(members, values, left[rows])
     return out
+
+
+def _between_sources(spec: FileSpec, fitted: FittedSet, done: Mapping[str, FittedSet]) -> Interval:
+    """Where a new source lies, from how far others lie from these constants; nothing where there are no others."""
+    if spec.like in done:
+        fitted = done[spec.like]
+    names = _A100 if spec.like else spec.scatter
+    others = [done[name] for name in names if name in done and done[name] is not fitted]
+    errors = [np.array([-log_error(case, fitted.fit.values) for case in other.fit.cases]) for other in others]
+    return source_interval(errors)
 
 
 def _base_keys(fitted: FittedSet, done: Mapping[str, FittedSet]) -> tuple[str, ...]:

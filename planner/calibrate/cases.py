@@ -19,7 +19,7 @@ from planner.observe.published import (
 )
 
 #: Files that the accuracy figures stand on.
-TRUTH_FILES: Final = ("step-times.csv", "simulator-rows.csv")
+TRUTH_FILES: Final = ("step-times.csv", "simulator-rows.csv", "sweep-times.csv", "more-times.csv")
 
 
 def truth_paths() -> tuple[Path, ...]:

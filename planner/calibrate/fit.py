@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Final
 
@@ -66,6 +66,8 @@ class TimeCase:
         Framework and release as published; rows of one release share their software.
     generation : str
         Version string of the framework alone.
+    source : str
+        Document, or sheet of one, that published the row.
     tables : Measured
         Micro-benchmarks of the device that ran, which stay as they are while constants are fitted.
     """
@@ -79,6 +81,7 @@ class TimeCase:
     measured_s: float
     release: str
     generation: str
+    source: str = ""
     tables: Measured = NOTHING
 
     @property
@@ -124,7 +127,7 @@ def time_case(row: TruthRow) -> TimeCase:
         )
     measured_s = step_time_of(row)
     try:
-        device = _profile(row.hardware)
+        device = _with_port(_profile(row.hardware), row)
         cluster = Cluster(hardware=device, devices=row.strategy.devices)
     except PlannerError as error:
         raise CalibrationError(f"{row.case_id}: {error}") from error
@@ -138,6 +141,7 @@ def time_case(row: TruthRow) -> TimeCase:
         measured_s=measured_s,
         release=row.framework_text,
         generation=row.generation,
+        source=row.source,
     )
     share = case.utilisation(measured_s)
     if share > 1.0:
@@ -179,6 +183,12 @@ def _profile(text: str) -> Hardware:
         return hardware(short)
 
 
+def _with_port(device: Hardware, row: TruthRow) -> Hardware:
+    """The profile with the network port that a row states."""
+    port = row.options.get("port_mb_per_s")
+    return replace(device, nic_bytes_per_s=1e6 * port) if port else device
+
+
 def execution(row: TruthRow) -> Execution:
     """Switches of a run as its row states them.
 
@@ -191,12 +201,19 @@ def execution(row: TruthRow) -> Execution:
     flags, notes = row.flags, row.notes
     overlapped = {"mc2", "fine-grain-interleave", "tp-overlap", "micro-batch-interleave"}
     graph = row.workload.runs_on.graph
-    fsdp = "torchtitan" in row.framework_text
+    fsdp = "torchtitan" in row.framework_text or "FSDP" in row.framework_text
+    intern = "InternEvo" in row.framework_text
     return Execution(
         tp_overlap=bool(flags & overlapped),
-        dp_overlap=graph or fsdp or "overlap-grad-reduce" in flags,
+        dp_overlap=graph or fsdp or intern or "overlap-grad-reduce" in flags,
+        tensorwise=intern,
         causal_skip="general-mask" not in flags or "adaptive-cp" in flags,
         fused_loss="fused-cross-entropy" in flags,
+        fused_norm="unfused-norm" not in flags,
+        fused_softmax="unfused-softmax" not in flags,
+        flash_version=1 if "flash-v1" in flags else 2,
+        node_dispatch="node-dispatch" in flags,
+        ep_overlap="alltoall-overlap" in flags,
         balanced_experts=bool(flags & {"capacity-drop", "capacity-padded"}) or "forced router balance" in notes,
         eager=base.eager and "compile" not in flags,
         selective=("norm", "activation", "alternate_matmuls") if fsdp else (),

@@ -10,7 +10,10 @@ taken as inverse chi-square with `POOLED_ROWS` degrees of freedom around a commo
 logarithms over the A2 generations gives 3.5), so that an error of an unknown generation follows Student's t with as
 many degrees, whose 80 % interval is that of all rows together; each row of a generation adds a degree and its squared
 error.
-A generation of fewer than `OWN_ROWS` rows never gets a narrower interval than all rows together.
+A generation never gets a narrower interval than all rows together: a new cluster or release is not one of its rows.
+
+Rows of one source share its cluster, release and habits, so what a new source will do is told by sources, not by rows:
+`source_interval` counts every source once, with its mean square error.
 """
 
 from __future__ import annotations
@@ -32,8 +35,6 @@ PERCENTILES: Final = (10.0, 90.0)
 ENOUGH_ROWS: Final = 20
 #: Rows that the scale of all generations counts for beside the rows of one.
 POOLED_ROWS: Final = 4
-#: From so many own rows on a generation may show less scatter than all rows together.
-OWN_ROWS: Final = 10
 
 
 def interval(errors: FloatArray) -> Interval:
@@ -64,13 +65,46 @@ def generation_interval(pooled: Interval, own: FloatArray) -> Interval:
         return pooled
     rows = POOLED_ROWS + len(own)
     squares = POOLED_ROWS * (half / _t90(POOLED_ROWS)) ** 2 + float((own**2).sum())
-    factor = _t90(rows) * math.sqrt(squares / rows) / half
-    if len(own) < OWN_ROWS:
-        factor = max(1.0, factor)
+    factor = max(1.0, _t90(rows) * math.sqrt(squares / rows) / half)
     return factor * pooled[0], factor * pooled[1]
 
 
-def coverage(errors: FloatArray, together: Sequence[Hashable], generations: Sequence[Hashable] | None = None) -> float:
+def source_interval(by_source: Sequence[FloatArray]) -> Interval:
+    """Where 80 % of the errors of a new source lie, from the errors of some sources, each counted once.
+
+    >>> source_interval([np.array([0.1, -0.1]), np.array([0.1])])[1].__round__(3)
+    0.189
+    """
+    squares = [float((errors**2).mean()) for errors in by_source if len(errors)]
+    half = _t90(len(squares)) * math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+    return -half + 0.0, half
+
+
+def widened(first: Interval, second: Interval) -> Interval:
+    """The interval that holds both.
+
+    >>> widened((-0.1, 0.2), (-0.3, 0.1))
+    (-0.3, 0.2)
+    """
+    return min(first[0], second[0]), max(first[1], second[1])
+
+
+def pooled_interval(errors: FloatArray, sources: Sequence[Hashable] | None = None) -> Interval:
+    """Interval of rows, never narrower than the scatter between their sources where those are told."""
+    rows = interval(errors)
+    if sources is None:
+        return rows
+    labels = list(sources)
+    parts = [errors[[label == one for label in labels]] for one in dict.fromkeys(labels)]
+    return widened(rows, source_interval(parts))
+
+
+def coverage(
+    errors: FloatArray,
+    together: Sequence[Hashable],
+    generations: Sequence[Hashable] | None = None,
+    sources: Sequence[Hashable] | None = None,
+) -> float:
     """Share of rows inside the interval that the rows left out with none of them give.
 
     Parameters
@@ -79,11 +113,14 @@ def coverage(errors: FloatArray, together: Sequence[Hashable], generations: Sequ
         Rows with equal values are left out together.
     generations : sequence, optional
         Generation of each row, where generations have intervals of their own.
+    sources : sequence, optional
+        Source of each row, where the scatter between sources counts.
     """
     inside = 0
     for i, error in enumerate(errors):
         others = np.array([label != together[i] for label in together])
-        low, high = interval(errors[others])
+        kept = None if sources is None else [source for source, other in zip(sources, others, strict=True) if other]
+        low, high = pooled_interval(errors[others], kept)
         if generations is not None:
             own = others & np.array([generation == generations[i] for generation in generations])
             low, high = generation_interval((low, high), errors[own])

@@ -14,6 +14,7 @@ Label = Callable[[TimeCase], Hashable]
 LABELS: Final[Mapping[str, Label]] = {
     "shape": lambda case: case.shape,
     "release": lambda case: case.release,
+    "source": lambda case: case.source,
     "case": lambda case: case.case_id,
 }
 

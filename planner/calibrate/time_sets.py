@@ -15,7 +15,7 @@ from planner.cluster.rates import defaults
 from planner.cluster.records import Constant
 
 Work = Literal["dense", "moe", "cp"]
-LeftOut = Literal["shape", "release", "case"]
+LeftOut = Literal["shape", "release", "source", "case"]
 
 #: Complete rows that are not fitted, with the reason; reports show every figure with and without them.
 EXCLUDED: Final[Mapping[str, str]] = {
@@ -39,6 +39,11 @@ GENERATIONS: Final[Mapping[str, str]] = {
     "1.0.RC1": "1.0.RC1", "1.0.RC2": "1.0.RC2", "1.0.RC3": "1.0.RC3", "1.0.0": "2", "2.0.0": "2", "2.3.0": "2",
 }  # fmt: skip
 
+#: Stacks on NVIDIA devices that are generations of their own, by the beginning of their release texts.
+_GPU_GENERATIONS: Final[Mapping[str, str]] = {
+    "torchtitan": "torchtitan", "Megatron-like": "sweeps-2023", "MosaicML": "fsdp", "InternEvo": "internevo",
+}  # fmt: skip
+
 _A2: Final = frozenset({"910B2", "910B3"})
 
 
@@ -56,7 +61,7 @@ class TimeSet:
         Constants fitted.
     base : str
         Set whose fitted constants are taken over first; empty: priors only.
-    left_out : tuple of {"shape", "release", "case"}
+    left_out : tuple of {"shape", "release", "source", "case"}
         What is left out together in cross-validation.
     wider : mapping of str to (value, low, high)
         Priors of this set where the general ones do not hold, with ``reason``.
@@ -109,6 +114,20 @@ SETS: Final = (
     TimeSet(
         name="A100 torchtitan dense", devices=frozenset({"A100-80G"}), work="dense", releases=("torchtitan",),
         keys=("matmul_efficiency", "attention_efficiency"), left_out=("shape",),
+    ),
+    TimeSet(
+        name="A100 sweeps dense", devices=frozenset({"A100-80G"}), work="dense", releases=("Megatron-like",),
+        keys=("matmul_efficiency", "attention_efficiency", "vector_efficiency", "nic_frac"), left_out=("source",),
+        wider={"nic_frac": (0.5, 0.05, 0.98)},
+        reason="the network of the sweeps' cluster is not published",
+    ),
+    TimeSet(
+        name="A100 FSDP dense", devices=frozenset({"A100-80G"}), work="dense", releases=("MosaicML",),
+        keys=("matmul_efficiency", "attention_efficiency"), left_out=("shape",),
+    ),
+    TimeSet(
+        name="A100 InternEvo dense", devices=frozenset({"A100-80G"}), work="dense", releases=("InternEvo",),
+        keys=("matmul_efficiency",), left_out=("case",),
     ),
     TimeSet(
         name="A100 PCIe dense", devices=frozenset({"A100-PCIE"}), work="dense", left_out=("shape",),
@@ -174,8 +193,9 @@ def set_priors(spec: TimeSet, case: TimeCase, done: Mapping[str, FittedSet]) -> 
 
 def generation_of(case: TimeCase) -> str:
     """Generation of the framework that a case ran on."""
-    if case.release.startswith("torchtitan"):
-        return "torchtitan"
+    for beginning, generation in _GPU_GENERATIONS.items():
+        if case.release.startswith(beginning):
+            return generation
     if not case.workload.runs_on.ascend:
         return "core" if case.cluster.hardware.name != "A100-80G" or "Core" in case.release else "2022"
     return GENERATIONS.get(case.generation, case.generation or "unknown")

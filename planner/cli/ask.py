@@ -26,7 +26,7 @@ def model_from(options: ModelOptions) -> Model:
     """
     from planner.model import load
 
-    given = [name for name in ("params", "model", "config") if getattr(options, name) is not None]
+    given = [name for name in ("params", "model", "config") if getattr(options, name) not in (None, False)]
     sizes = parse.sizes_of(options)
     if len(given) > 1:
         raise SpecError(f"--{' and --'.join(given)} both name a model; give one of them.")
@@ -60,6 +60,7 @@ def request_from(model: ModelOptions, cluster: ClusterOptions, workload: Workloa
         global_batch=_batch(workload),
         tokens=0 if workload.tokens is None else parse.tokens(workload.tokens),
         framework=workload.framework,
+        tp_overlap=not workload.no_tp_overlap,
         max_memory=memory_from(cluster),
         calibration=workload.calibration,
     )
@@ -108,7 +109,7 @@ def _given(options: object) -> list[str]:
     return [
         "--as" if name == "as_family" else f"--{name.replace('_', '-')}"
         for name in names
-        if getattr(options, name) is not None
+        if getattr(options, name) not in (None, False)
     ]
 
 

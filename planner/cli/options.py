@@ -80,6 +80,12 @@ class WorkloadOptions:
     framework: str | None = opt(
         "--framework", WORKLOAD_PANEL, "Whose memory and speed (-RELEASE: of an older one).", "NAME"
     )
+    no_tp_overlap: bool = opt(
+        "--no-tp-overlap",
+        WORKLOAD_PANEL,
+        "MindSpeed without MC2 (traffic beside matmuls).",
+        default=False,
+    )
     calibration: str | None = opt("--calibration", WORKLOAD_PANEL, "Speed of your own runs, from planner fit.", "FILE")
 
 

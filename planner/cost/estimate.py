@@ -246,7 +246,7 @@ def joined(
         table=table,
         memory=needed,
         time=time,
-        kind="calibrated" if calibration.rows else "modelled",
+        kind=kind_of(model, calibration),
         limit_bytes=limit,
         fits=fits,
         peak_bytes=needed.peak_bytes,
@@ -262,6 +262,20 @@ def joined(
         card_hours=hours * table.devices,
         days=hours / HOURS_PER_DAY,
     )
+
+
+#: The constant whose fit says that rows of such models were seen: with experts, and without.
+_TELLING: Final = {True: "expert_width0", False: "matmul_efficiency"}
+
+
+def kind_of(model: Model, calibration: Calibration) -> Kind:
+    """Whether the calibration's rows say anything about such models.
+
+    Dense rows do not tell how fast experts are, nor rows with experts how fast a dense model is.
+    """
+    constant = calibration.constants.get(_TELLING[model.moe is not None])
+    seen = constant is not None and constant.kind in ("calibrated", "measured")
+    return "calibrated" if calibration.rows and seen else "modelled"
 
 
 def interval(model: Model, calibration: Calibration, table: Strategies) -> tuple[FloatArray, FloatArray]:

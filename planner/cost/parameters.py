@@ -36,7 +36,7 @@ from planner.model.operators import (
     layer_parameters,
     qk_norm_parameters,
 )
-from planner.model.records import DENSE, LayerKind, Model
+from planner.model.records import DENSE, MOE, LayerKind, Model
 
 #: Classes of weights that are split and shared alike.
 CLASSES: Final = ("split", "whole", "norms", "experts", "embedding", "head")
@@ -139,7 +139,7 @@ def rank_parameters(
         Layers of each kind on each stage.
     """
     embedding = embedding_parameters(model)
-    table_of = embedding.tp / _table_split(model, table, rules) + embedding.replicated
+    table_of = embedding.tp / table_split(model, table, rules) + embedding.replicated
     return Parameters(
         numbers_CS=numbers_CS,
         head_stage=head_stage(table),
@@ -176,6 +176,23 @@ def whole_shared(table: Strategies, layout: TensorLayout) -> BoolArray:
     return np.full(len(table), layout == "mcore")
 
 
+#: Optimizer parallelism leaves smaller tensors whole [bytes] (MindSpore ``parallel_optimizer_threshold``, 64 KiB).
+SHARD_THRESHOLD: Final = 64 * 1024
+
+
+def small_CS(model: Model, held: Parameters) -> FloatArray:
+    """Parameters of a stage in tensors that MindSpore's optimizer parallelism leaves whole, shape (C, S) [count].
+
+    Norms, and routers of few experts, those of MTP modules among them.
+    """
+    norms = held.spread({"norms": 1.0})
+    router = model.hidden * model.moe.experts if model.moe is not None and MOE in held.numbers_CS else 0
+    if not router or 4 * router >= SHARD_THRESHOLD:
+        return norms
+    modules = model.mtp_layers if model.layer_kinds[-1] == MOE else 0
+    return norms + router * (held.numbers_CS[MOE] + held.at_head(np.full(len(norms), float(modules))))
+
+
 def _last(model: Model, table: Strategies, table_of: FloatArray, rules: Splitting) -> Classes:
     """Final norm, head and MTP modules, which look tokens up in a copy of the embedding table on another stage."""
     last = _predicted(model, table, rules)
@@ -191,7 +208,7 @@ def _last(model: Model, table: Strategies, table_of: FloatArray, rules: Splittin
     return last
 
 
-def _table_split(model: Model, table: Strategies, rules: Splitting) -> IntArray:
+def table_split(model: Model, table: Strategies, rules: Splitting) -> IntArray:
     """Ranks over which the embedding table is split, shape (C,).
 
     Legacy networks of MindFormers split it over context-parallel ranks as well (``LlamaEmbedding.shard``), and not at

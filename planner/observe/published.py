@@ -55,7 +55,7 @@ _NEEDED: Final = {
 _OPTIONAL: Final = {
     STEP_TIMES: (
         "derived_step_time_s", "reported_step_time_s", "peak_memory_gib", "metric", "value", "mfu_flag", "recompute",
-        "source", "zero",
+        "source", "zero", "optimizer_shard", "port_gb_per_s",
     ),
     MEMORY_CASES: ("source", "experts/topk", "recompute", "zero"),
     SIMULATOR_ROWS: (
@@ -397,6 +397,8 @@ def _workload(
     if "fp32 params" in row.get("precision", ""):
         params, master = "float32", False
     grads = half if half == "float16" and "fp32" not in row.get("grad_dtype", "") else "float32"
+    if "InternEvo" in row["framework"] or "FSDP" in row["framework"]:
+        grads = half  # reduced in the type of the parameters
     bf16_states = "bf16 states" in row.get("optimizer", "")
     return Workload(
         seq=seq, global_batch=max(1, cell.get("gbs", 0) or 1), params_dtype=params, compute_dtype=half,
@@ -455,6 +457,7 @@ def _strategy(
     full, selective = recompute_layers(row["recompute"], per_stage, len(layers), flags, assumed)
     ulysses = cell.get("cp_ulysses", 0) or (degrees["cp"] if _is_ulysses(row, notes) else 1)
     zero, shard = _zero(row["zero"] if "zero" in row else row["zero_stage"], degrees, assumed)
+    shard = cell.get("optimizer_shard", 0) or shard
     sequence = row.get("sequence_parallel", row.get("seq_parallel", ""))
     sequence_parallel = sequence == "1" if sequence else ("sequence-parallel" in notes or degrees["tp"] > 1)
     vpp = len(layers)

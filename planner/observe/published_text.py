@@ -14,7 +14,7 @@ FLAGS: Final = frozenset(
     "mc2 fine-grain-interleave micro-batch-interleave reuse-fp32-param recompute-activation-function "
     "overlap-grad-reduce swap-optimizer offload lora capacity-drop tp-overlap compile noop-layers "
     "expert-tensor-parallel first-iteration-peak fused-cross-entropy alibi o2-optimizer adaptive-cp "
-    "general-mask".split()
+    "general-mask alltoall-overlap node-dispatch unfused-norm unfused-softmax flash-v1".split()
 )
 
 _LIST: Final = r"\[([\d, ]+)\]"
@@ -58,7 +58,7 @@ def flags_of(row: dict[str, str]) -> frozenset[str]:
 
 
 def options_of(row: dict[str, str], notes: str) -> dict[str, int]:
-    """Numbers of switches: interleaved micro-batches, sequence slices, vocabulary padding."""
+    """Numbers of switches: interleaved micro-batches, sequence slices, vocabulary padding; network port [MB/s]."""
     found = {}
     for name, pattern in (
         ("micro_batch_interleave", r"micro_batch_interleave_num=(\d+)"),
@@ -67,6 +67,9 @@ def options_of(row: dict[str, str], notes: str) -> dict[str, int]:
         match = re.search(pattern, notes)
         if match:
             found[name] = int(match[1])
+    port = number(row.get("port_gb_per_s", ""))
+    if port is not None:
+        found["port_mb_per_s"] = round(1000 * port)
     pad = re.match(r"(\d+)\*tp", row.get("vocab_pad_multiple", ""))
     if pad:
         found["vocab_pad"] = int(pad[1])

@@ -113,16 +113,10 @@ def listed(numbers: Sequence[int]) -> str:
 
 
 def volume_lines(stage: StageResult, rows: tuple[VolumeRow, ...]) -> list[str]:
-    """Collectives of one stage: planner and compiler, and reasons of what differs."""
+    """Collectives of one stage: planner and compiler, and what differs."""
     lines = [f"Collectives of stage {stage.stage}, one step of {stage.micro_batches} micro-batches, one rank"]
-    heads = ("group", "collective", "planner", "MiB", "compiler", "MiB", "difference", "unexplained")
+    heads = ("group", "collective", "planner", "MiB", "compiler", "MiB", "difference")
     lines += table(heads, [_volume_row(row) for row in rows], left=(0, 1))
-    for row in rows:
-        for item in row.known:
-            number = f"{item.count:+g}, " if item.count else ""
-            lines += wrapped(
-                f"- {row.group} {row.primitive}: {number}{item.size_bytes / MIB:+.2f} MiB: {item.why}", "  "
-            )
     return lines
 
 
@@ -136,7 +130,6 @@ def _volume_row(row: VolumeRow) -> list[str]:
         f"{row.compiled_count}",
         f"{row.compiled_bytes / MIB:.2f}",
         f"{row.difference_bytes / MIB:+.2f}",
-        f"{row.unexplained_bytes / MIB:+.2f}",
     ]
 
 
@@ -221,5 +214,4 @@ def _volume_fields(row: VolumeRow) -> dict[str, Any]:
         "dryrun_bytes": row.compiled_bytes,
         "unexplained_count": row.unexplained_count,
         "unexplained_bytes": row.unexplained_bytes,
-        "known": [{"count": item.count, "bytes": item.size_bytes, "why": item.why} for item in row.known],
     }

@@ -87,7 +87,7 @@ def _slices(step: Drawing) -> Iterator[Event]:
             yield _slice(name, "weights", stage, COMPUTATION, start, end, micro_batch=micro, chunk=chunk)
             continue
         way = KINDS[kind]
-        passed = float(parts.passing_VS[chunk, stage])
+        passed = float(parts.passing_VS[way][chunk, stage])
         sent = {dim: float(parts.exposed_VS[dim, way][chunk, stage]) for dim in DIMENSIONS}
         until = end - passed - sum(sent.values())
         yield _slice(name, way, stage, COMPUTATION, start, until, micro_batch=micro, chunk=chunk)
@@ -150,7 +150,7 @@ def _computed_until(step: Drawing, index: int) -> float:
     line, parts = step.line, step.parts
     chunk, stage, way = int(line.chunk[index]), int(line.stage[index]), KINDS[int(line.kind[index])]
     sent = sum(float(parts.exposed_VS[dim, way][chunk, stage]) for dim in DIMENSIONS)
-    return float(line.end_s[index]) - float(parts.passing_VS[chunk, stage]) - sent
+    return float(line.end_s[index]) - float(parts.passing_VS[way][chunk, stage]) - sent
 
 
 def _counters(step: Drawing) -> Iterator[Event]:

@@ -40,8 +40,8 @@ class Anatomy:
         Forward work done again in the backward pass, its communication included [s].
     exposed_VS : mapping of (dimension, "forward" or "backward") to array
         Communication that computation does not hide [s].
-    passing_VS
-        Exposed time of handing over to the next chunk, in each direction [s].
+    passing_VS : mapping of "forward" or "backward" to array
+        Exposed time of handing over to the next chunk, and gradients to the one before [s].
     kept_VS
         Activations of one micro-batch in flight [bytes].
     base_S, rebuilding_S, loss_S, peak_S : ndarray, shape (S,)
@@ -54,7 +54,7 @@ class Anatomy:
     weights_VS: FloatArray
     recompute_VS: FloatArray
     exposed_VS: Mapping[tuple[str, str], FloatArray]
-    passing_VS: FloatArray
+    passing_VS: Mapping[str, FloatArray]
     kept_VS: FloatArray
     base_S: FloatArray
     rebuilding_S: FloatArray
@@ -73,7 +73,7 @@ def anatomy(
     """What the passes of a strategy consist of."""
     table = Strategies.of([strategy])
     place_VS = model_order(table)[0]
-    staged = staged_chunks(model, workload, cluster, calibration, unrolled(table), run)
+    staged = staged_chunks(model, workload, cluster, calibration, table, run)
     recompute, exposed = _parts(staged)
     needed = memory(model, workload, table)
     terms = {name: term[0] for name, term in needed.terms.items()}
@@ -84,7 +84,10 @@ def anatomy(
         weights_VS=staged.weight_gradient_CS[0][place_VS],
         recompute_VS=recompute[place_VS],
         exposed_VS={key: part[place_VS] for key, part in exposed.items()},
-        passing_VS=np.full(place_VS.shape, float(staged.passing_s[0])),
+        passing_VS={
+            "forward": staged.passing_forward_CS[0][place_VS],
+            "backward": staged.passing_backward_CS[0][place_VS],
+        },
         kept_VS=_kept(model, workload, table, kept)[0],
         base_S=needed.peak_bytes_CS[0] - kept - terms["recompute_working"] - terms["logits_loss"],
         rebuilding_S=terms["recompute_working"],
@@ -99,10 +102,14 @@ def _parts(staged: Stages) -> tuple[FloatArray, dict[tuple[str, str], FloatArray
     exposed = {(name, way): recompute for name in DIMENSIONS for way in ("forward", "backward")}
     for kind, layer in staged.layers.items():
         count = staged.counts[kind]
-        recompute = recompute + count.full[0] * layer.forward_s[0] + count.selective[0] * layer.work.selective_s[0]
+        recompute = recompute + count.full[0] * layer.again_s[0] + count.selective[0] * layer.work.selective_s[0]
         for name in DIMENSIONS:
             for way, traffic in zip(("forward", "backward"), layer.traffic[name], strict=True):
                 exposed[name, way] = exposed[name, way] + count.all[0] * traffic.exposed_s[0]
+    first = np.zeros_like(recompute)
+    first[0] = 1.0
+    front = {"forward": staged.front.forward_s[0], "backward": staged.front.backward_s[0]}
+    exposed |= {("tp", way): exposed["tp", way] + first * seconds for way, seconds in front.items()}
     return recompute, exposed
 
 

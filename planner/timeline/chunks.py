@@ -13,7 +13,7 @@ import numpy as np
 from planner.cluster.records import Calibration, Cluster
 from planner.cost.layers import dealt
 from planner.cost.strategies import SCHEDULES, FloatArray, IntArray, Strategies
-from planner.cost.time.messages import place_groups
+from planner.cost.time.message import place_groups
 from planner.cost.time.setting import Execution, default_execution, setting
 from planner.cost.time.stages import Stages, stages
 from planner.model.records import Model, Workload
@@ -41,7 +41,7 @@ def chunk_seconds(
 ) -> Chunks:
     """Seconds of every chunk of every candidate."""
     place_CVS = model_order(table)
-    staged = staged_chunks(model, workload, cluster, calibration, unrolled(table), run)
+    staged = staged_chunks(model, workload, cluster, calibration, table, run)
 
     def by_chunk(values_CP: FloatArray) -> FloatArray:
         flat = np.take_along_axis(values_CP, np.maximum(place_CVS, 0).reshape(len(table), -1), axis=1)
@@ -62,10 +62,12 @@ def staged_chunks(
     table: Strategies,
     run: Execution | None = None,
 ) -> Stages:
-    """One micro-batch in every chunk of an `unrolled` table, in the order of the model, and what it consists of."""
+    """One micro-batch in every chunk, `unrolled` in the order of the model, and what it consists of."""
     constants = {key: constant.value for key, constant in calibration.constants.items()}
-    asked = setting(model, workload, cluster, constants, table, run or default_execution(workload))
-    return stages(asked, place_groups(asked))
+    used, line = run or default_execution(workload), unrolled(table)
+    asked = setting(model, workload, cluster, constants, line, used, calibration.measured)
+    turn = np.where(table.schedule == SCHEDULES.index("zero_bubble_v"), table.pp, 0)
+    return stages(asked, place_groups(asked), turn)
 
 
 def model_order(table: Strategies) -> IntArray:

@@ -224,8 +224,8 @@ def test_thin_generations_have_no_narrower_interval_than_the_best_known(thin: st
     card = hardware("910B2")
     few, many = calibration(card, family, generation), calibration(card, "mindspeed", "1.0.RC3")
     assert few.rows < 10 <= many.rows
-    assert few.residual_log_p10 <= -0.12 < many.residual_log_p10
-    assert few.residual_log_p90 >= 0.11 > many.residual_log_p90
+    assert few.residual_log_p10 <= many.residual_log_p10 <= -0.14  # releases scatter by so much
+    assert few.residual_log_p90 >= many.residual_log_p90 >= 0.14
 
 
 def test_own_runs_make_one_file(tmp_path: Path) -> None:

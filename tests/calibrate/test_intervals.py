@@ -7,7 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from planner.calibrate.intervals import ENOUGH_ROWS, OWN_ROWS, coverage, generation_interval, interval
+from planner.calibrate.intervals import (
+    ENOUGH_ROWS,
+    coverage,
+    generation_interval,
+    interval,
+    pooled_interval,
+    source_interval,
+)
 
 #: 90th percentile of Student's t, from tables.
 T90 = {1: 3.078, 2: 1.886, 4: 1.533, 8: 1.397, 20: 1.325}
@@ -41,8 +48,8 @@ def test_a_generation_without_rows_has_the_interval_of_all() -> None:
     assert generation_interval((-0.12, 0.10), np.zeros(0)) == (-0.12, 0.10)
 
 
-@pytest.mark.parametrize("rows", range(1, OWN_ROWS))
-def test_a_thin_generation_is_never_surer_than_all_rows(rows: int) -> None:
+@pytest.mark.parametrize("rows", [1, 4, 30])
+def test_a_generation_is_never_surer_than_all_rows(rows: int) -> None:
     low, high = generation_interval((-0.12, 0.10), np.zeros(rows))
     assert (low, high) == (-0.12, 0.10)
 
@@ -55,11 +62,10 @@ def test_a_noisy_generation_by_hand() -> None:
     assert low == pytest.approx(-half, rel=2e-3)
 
 
-def test_many_quiet_rows_earn_a_narrower_interval() -> None:
-    wide = generation_interval((-0.11, 0.11), np.full(16, 0.08))
-    narrow = generation_interval((-0.11, 0.11), np.full(16, 0.03))
-    assert narrow[1] < wide[1] < 0.13
-    assert narrow[1] == pytest.approx(T90[20] * math.sqrt((4 * (0.11 / T90[4]) ** 2 + 16 * 0.03**2) / 20), rel=2e-3)
+def test_many_loud_rows_widen_and_many_quiet_ones_do_not_narrow() -> None:
+    loud, quiet = (generation_interval((-0.11, 0.11), np.full(16, error)) for error in (0.12, 0.03))
+    assert quiet == (-0.11, 0.11)
+    assert loud[1] == pytest.approx(T90[20] * math.sqrt((4 * (0.11 / T90[4]) ** 2 + 16 * 0.12**2) / 20), rel=2e-3)
 
 
 def test_rows_left_out_together_do_not_make_their_own_interval() -> None:
@@ -68,3 +74,15 @@ def test_rows_left_out_together_do_not_make_their_own_interval() -> None:
     together = coverage(errors, ["quiet"] * 10 + ["loud"] * 10)
     assert alone == 1.0
     assert together == 0.5  # the loud ones fall outside what the quiet ones say
+
+
+def test_sources_count_once_each_and_widen() -> None:
+    """Two sources of 0.2 and 0.1, however many rows: t of 2 degrees times the root of (0.04 + 0.01) / 2."""
+    errors, labels = np.concatenate((np.full(30, 0.1), [0.2])), ["many"] * 30 + ["one"]
+    half = T90[2] * math.sqrt((0.2**2 + 0.1**2) / 2)
+    assert source_interval([errors[:30], errors[30:]]) == (
+        pytest.approx(-half, rel=1e-3),
+        pytest.approx(half, rel=1e-3),
+    )
+    assert pooled_interval(errors, labels)[1] == pytest.approx(half, rel=1e-3)
+    assert pooled_interval(errors)[1] == pytest.approx(0.1, abs=0.01)

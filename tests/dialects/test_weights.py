@@ -154,7 +154,7 @@ def test_every_key_of_the_mcore_networks_has_a_weight_or_is_read():
 
 def test_an_answer_is_refused_unless_the_settings_are_accepted(tmp_path):
     path = tmp_path / "pretrain.sh"
-    path.write_text(script("--swap-attention --use-ascend-coc"))
+    path.write_text(script("--swap-attention --async-log-allreduce"))
     with pytest.raises(SpecError, match=r"not reliable because of --swap-attention \(line 9\).*--accept-unread"):
         inputs.read(path)
     unread = inputs.read(path, accept_unread=True)[2]
@@ -173,8 +173,8 @@ def test_commands_that_read_a_file(tmp_path, command):
 
 def test_accepted_settings_stand_in_the_answer(tmp_path):
     path = tmp_path / "pretrain.sh"
-    path.write_text(script("--swap-attention --use-ascend-coc"))
+    path.write_text(script("--swap-attention --async-log-allreduce"))
     assert "Not reliable because of --swap-attention" in run(f"estimate --from {path} --accept-unread").out
     document = json.loads(run(f"estimate --from {path} --accept-unread --json").out)
     assert [line.split()[0] for line in document["unreliable"]] == ["--swap-attention"]
-    assert [line.split()[0] for line in document["unread"]] == ["--use-ascend-coc"]
+    assert [line.split()[0] for line in document["unread"]] == ["--async-log-allreduce"]

@@ -10,11 +10,11 @@ from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Cluster
 from planner.cost.strategies import Strategy
 from planner.cost.time.setting import Setting
-from planner.cost.time.volumes import setting_of
+from planner.cost.time.volumes import planned_volumes, setting_of
+from planner.frameworks import FrameworkName
 from planner.model.records import Attention, Model, Workload
 from planner.validate.compiler.prepare import Layout
 from planner.validate.traffic.comparison import VolumeRow, compare, compiled_key
-from planner.validate.traffic.known import known_differences
 from planner.validate.traffic.volumes import Collective
 
 # 2 stages x 2 dp x 2 cp x 2 tp: rank = ((pp * 2 + dp) * 2 + cp) * 2 + tp
@@ -57,7 +57,7 @@ def test_what_an_operator_exchanges(item: Collective, key: tuple[str, str]) -> N
     assert compiled_key(item, LAYOUT) == key
 
 
-def setting(*, tied: bool = False, **changes: int) -> Setting:
+def setting(*, tied: bool = False, framework: FrameworkName = "mindformers", **changes: int) -> Setting:
     """One dense layer a stage, cp 2, the last one recomputed; fields of the strategy may be changed."""
     model = Model(
         tied_embeddings=tied,
@@ -72,9 +72,9 @@ def setting(*, tied: bool = False, **changes: int) -> Setting:
     profile = hardware("910b3")
     return setting_of(
         model,
-        Workload(seq=1024, global_batch=4),
+        Workload(seq=1024, global_batch=4, framework=framework),
         Cluster(hardware=profile, devices=strategy.devices),
-        calibration(profile, "mindformers"),
+        calibration(profile, framework),
         strategy,
     )
 
@@ -107,12 +107,10 @@ def by_key(rows: tuple[VolumeRow, ...]) -> dict[tuple[str, str], VolumeRow]:
     return {(row.group, row.primitive): row for row in rows}
 
 
-def test_every_difference_of_a_dense_stage_is_known() -> None:
+def test_a_dense_stage_is_priced_as_it_is_compiled() -> None:
     rows = by_key(compare(setting(), 1, graph(), LAYOUT))
     gather = rows["tp", "allgather"]
-    assert (gather.planned_count, gather.compiled_count) == (2 * 8, 2 * 7)
-    assert {item.count for item in gather.known} == {-4.0, 2.0}  # saved inputs, the head
-    assert gather.difference_bytes == 2 * ACTIVATION
+    assert (gather.planned_count, gather.compiled_count) == (2 * 7, 2 * 7)
     assert [(key, row.unexplained_count, row.unexplained_bytes) for key, row in rows.items()] == [
         (key, 0.0, 0.0) for key in rows
     ]
@@ -131,37 +129,34 @@ def test_a_collective_too_many_or_too_few_shows() -> None:
     assert (row.unexplained_count, row.unexplained_bytes) == (-2.0, -2 * ACTIVATION / 2)
 
 
-def known(given: Setting, stage: int, *, legacy: bool = False) -> dict[tuple[str, str], tuple[float, float]]:
-    """Number and bytes of all known differences of a row."""
-    sums: dict[tuple[str, str], tuple[float, float]] = {}
-    for item in known_differences(given, stage, legacy=legacy):
-        count, size = sums.get((item.group, item.primitive), (0.0, 0.0))
-        sums[item.group, item.primitive] = (count + item.count, size + item.size_bytes)
-    return sums
+def volumes(given: Setting, stage: int) -> dict[tuple[str, str], tuple[float, float]]:
+    """Number and bytes by kind and operation."""
+    return {(v.kind, v.op): (v.count, v.size_bytes) for v in planned_volumes(given, stage)}
 
 
 def test_a_tied_embedding_is_borrowed() -> None:
-    apart, tied = (known(setting(tied=is_tied), 1) for is_tied in (False, True))
+    apart, tied = (volumes(setting(tied=is_tied), 1) for is_tied in (False, True))
     table = 8192 * 512 // 2
-    assert tied["pp", "send"][0] - apart["pp", "send"][0] == 1.0
-    assert tied["pp", "send"][1] - apart["pp", "send"][1] == 4 * table / 4  # float32, sharded over four
-    assert tied["dp", "reduce"] == (0.0, 4 * table)
-    assert tied["dp", "allgather"][1] - apart["dp", "allgather"][1] == 4 * table
+    assert tied["pp", "sendrecv"][0] - apart["pp", "sendrecv"][0] == 1.0
+    assert tied["pp", "sendrecv"][1] - apart["pp", "sendrecv"][1] == 4 * table / 4  # float32, sharded over four
+    assert tied["dp", "allgather"][1] - apart["dp", "allgather"][1] == (4 - 2) * table  # as stored, in the head's place
 
 
 def test_legacy_networks_look_up_whole_sequences_over_tp_and_cp() -> None:
-    found = known(setting(), 0, legacy=True)
-    assert found["tp", "allreduce"] == (2 * 2.0, 2 * 2 * 4 * 1024 * 512)
+    legacy, mcore = (volumes(setting(framework=name), 0) for name in ("mindformers-legacy", "mindformers"))
+    assert legacy["tp", "allreduce"] == (2 * 2.0, 2 * 2 * 4 * 1024 * 512)  # forward and backward, float32
     table = 8192 * 512
-    assert found["dp", "reduce"] == (0.0, 4 * (table / 4 - table / 2))
-    assert found["dp", "allgather"] == (0.0, -2 * (table / 2 + 2 * 512 + 2 * 64))
+    assert mcore["dp", "allgather"][1] - legacy["dp", "allgather"][1] == 4 * table / 2  # not sharded there
+    reduced = [sum(v[key][1] for key in v if key[0] == "dp" and key[1] != "allgather") for v in (legacy, mcore)]
+    assert reduced[0] - reduced[1] == 4 * (table / 4 - table / 2)
 
 
 def test_unsharded_gradients_are_reduced_once_at_every_level() -> None:
-    assert ("dp", "reduce") not in known(setting(), 0)
-    assert known(setting(zero_level=2), 0)["dp", "reduce"] == (0.0, -(2 - 1) * 4 * (2 * 512 + 2 * 64))
+    one, two = (volumes(setting(zero_level=level), 0) for level in (1, 2))
+    assert one["dp", "allreduce"] == two["dp", "allreduce"]  # norms
+    assert two["dp", "reducescatter"][1] == 2 * one["dp", "reducescatter"][1]
 
 
 def test_heads_are_exchanged_four_times() -> None:
-    found = known(setting(ulysses_degree=2), 1)
-    assert found["cp", "alltoall"] == (3 * 2 * (1 + 1 + 1), 0.0)  # three more in forward, recompute and backward
+    found = volumes(setting(ulysses_degree=2), 1)
+    assert found["cp", "alltoall"][0] == 4 * 2 * (1 + 1 + 1)  # forward, recompute and backward of two micro-batches

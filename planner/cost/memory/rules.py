@@ -133,6 +133,7 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "unfused-cross-entropy": {"fused_cross_entropy": False},
         "reuse-fp32-param": {"reuse_master": True},
         "plain-dryrun": {"optimizer_runs": False},
+        frameworks.NO_TP_OVERLAP: {},  # changes time only
         "frozen-weights": {"frozen_weights": True},
         NATIVE_CPU: {"layout": NATIVE_CPU},
     }

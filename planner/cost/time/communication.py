@@ -17,7 +17,7 @@ from planner.cluster.placement import Group
 from planner.cluster.tables import size_seconds
 from planner.cost.strategies import FloatArray
 from planner.cost.time import messages
-from planner.cost.time.messages import Groups, Held, Message
+from planner.cost.time.message import Groups, Held, Message
 from planner.cost.time.setting import Number, Setting
 from planner.model.records import LayerKind
 
@@ -52,12 +52,22 @@ def wire_s(
     setting: Setting, groups: Groups, items: Iterable[Message], stretch: Number = 1.0
 ) -> tuple[FloatArray, FloatArray]:
     """Time of messages, each ``stretch`` times its size, in the forward and in the backward pass [s]."""
-    forward, backward = setting.zero, setting.zero
+    forward, backward, _ = passes_s(setting, groups, items, stretch)
+    return forward, backward
+
+
+def passes_s(
+    setting: Setting, groups: Groups, items: Iterable[Message], stretch: Number = 1.0
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """`wire_s`, and the time of messages in a forward pass that full recompute repeats [s]."""
+    forward, backward, again = setting.zero, setting.zero, setting.zero
     for item in items:
-        once = collective_s(setting, item.op, item.size_bytes * stretch, groups.of(item.group))
+        size = item.size_bytes * stretch / item.pieces
+        once = item.pieces * collective_s(setting, item.op, size, groups.of(item.group))
         forward = forward + item.forward * once
         backward = backward + item.backward * once
-    return forward, backward
+        again = again + item.repeated * once
+    return forward, backward, again
 
 
 def split(total_s: FloatArray, share: Number, window_s: FloatArray) -> Traffic:
@@ -66,11 +76,38 @@ def split(total_s: FloatArray, share: Number, window_s: FloatArray) -> Traffic:
     return Traffic(exposed_s=exposed, hidden_s=total_s - exposed)
 
 
-def tp_traffic(setting: Setting, groups: Groups, kind: LayerKind, matmul_s: FloatArray) -> tuple[Traffic, Traffic]:
-    """Tensor-parallel collectives of one layer, forward and backward, beside its matmuls."""
-    forward, backward = wire_s(setting, groups, messages.tp_messages(setting, kind))
-    exposed = setting.constants["tp_exposed_overlapped" if setting.run.tp_overlap else "tp_exposed"]
-    return split(forward, exposed, matmul_s), split(backward, exposed, 2.0 * matmul_s)
+def tp_traffic(
+    setting: Setting, groups: Groups, kind: LayerKind, matmul_s: FloatArray
+) -> tuple[Traffic, Traffic, Traffic]:
+    """Tensor-parallel collectives of one layer beside its matmuls: forward, backward, and a repeated forward pass."""
+    items = messages.sent_by(setting.workload).tp_messages(setting, kind)
+    forward, backward, again = passes_s(setting, groups, items)
+    exposed = tp_share(setting)
+    return split(forward, exposed, matmul_s), split(backward, exposed, 2.0 * matmul_s), split(again, exposed, matmul_s)
+
+
+def tp_share(setting: Setting) -> Number:
+    """Share of tensor-parallel traffic that computation does not hide.
+
+    Pipelining with matmuls works on the parts of a sequence, so it needs sequence parallelism; MC2's operators do not
+    take experts.
+    """
+    plain = setting.constants["tp_exposed"]
+    if not setting.run.tp_overlap or setting.model.moe is not None:
+        return plain
+    overlapped = np.minimum(setting.constants["tp_exposed_overlapped"], plain)
+    return np.where(setting.share.sp > 1, overlapped, plain)
+
+
+def embedding_s(setting: Setting, groups: Groups) -> tuple[FloatArray, FloatArray]:
+    """Looking up the tokens of a micro-batch in a split embedding, forward and backward [s]; nothing hides it."""
+    return wire_s(setting, groups, messages.sent_by(setting.workload).embedding_messages(setting))
+
+
+def head_s(setting: Setting, groups: Groups) -> tuple[FloatArray, FloatArray]:
+    """Exposed traffic of one output projection and loss, forward and backward [s]."""
+    forward, backward = wire_s(setting, groups, messages.sent_by(setting.workload).head_messages(setting))
+    return forward * tp_share(setting), backward * tp_share(setting)
 
 
 def cp_traffic(
@@ -96,30 +133,40 @@ def _bare(total_s: FloatArray) -> Traffic:
     return Traffic(exposed_s=total_s, hidden_s=np.zeros_like(total_s))
 
 
-def ep_traffic(setting: Setting, groups: Groups, kind: LayerKind) -> tuple[Traffic, Traffic]:
+def ep_traffic(
+    setting: Setting, groups: Groups, kind: LayerKind, forward_s: FloatArray, backward_s: FloatArray
+) -> tuple[Traffic, Traffic]:
     """Expert dispatch and combine of one layer, forward and backward.
 
-    The fullest rank receives ``expert_imbalance`` of the mean, and the others wait for it.
+    The fullest rank receives ``expert_imbalance`` of the mean, and the others wait for it.  With overlap the traffic of
+    one micro-batch runs beside as much computation of another, all but ``ep_exposed_overlapped`` of it.
     """
     stretch = 1.0 if setting.run.balanced_experts else setting.constants["expert_imbalance"]
-    forward, backward = wire_s(setting, groups, messages.ep_messages(setting, groups, kind), stretch)
+    tokens = messages.ep_messages(setting, groups, kind)
+    routing = messages.sent_by(setting.workload).routing_messages(setting, kind)
+    forward, backward = wire_s(setting, groups, (*tokens, *routing), stretch)
     exposed, unlimited = setting.constants["ep_exposed"], np.full_like(forward, np.inf)
+    if setting.run.ep_overlap:
+        exposed = np.minimum(setting.own("ep_exposed_overlapped"), exposed)
+        return split(forward, exposed, forward_s), split(backward, exposed, backward_s)
     return split(forward, exposed, unlimited), split(backward, exposed, unlimited)
-
-
-def pp_transfer_s(setting: Setting, groups: Groups) -> FloatArray:
-    """One direction of a micro-batch's boundary crossings at one stage, all chunks [s]; 0 without pipeline."""
-    return wire_s(setting, groups, messages.pp_messages(setting))[0]
 
 
 def reduce_s(setting: Setting, groups: Groups, held: Held) -> FloatArray:
     """Reducing the gradients of a stage, all of one step [s]."""
-    return wire_s(setting, groups, messages.gradient_messages(setting, groups, held))[1]
+    return wire_s(setting, groups, messages.sent_by(setting.workload).gradient_messages(setting, groups, held))[1]
+
+
+def borrowed_s(setting: Setting, groups: Groups) -> FloatArray:
+    """The embedding that first and last stage share, once a step [s]; nothing hides it."""
+    items = messages.sent_by(setting.workload).borrowed_messages(setting, groups)
+    forward, backward = wire_s(setting, groups, items)
+    return forward + backward
 
 
 def gather_s(setting: Setting, groups: Groups, held: Held) -> FloatArray:
     """Gathering the sharded parameters of a stage, all of one step [s]; 0 where nothing is sharded."""
-    forward, backward = wire_s(setting, groups, messages.parameter_messages(setting, held))
+    forward, backward = wire_s(setting, groups, messages.sent_by(setting.workload).parameter_messages(setting, held))
     return forward + backward
 
 

@@ -33,6 +33,18 @@ USUAL_HEAD: Final = 128.0
 
 #: Bytes moved per score of unfused attention, forward: scores written and read, softmax and dropout in between.
 SCORE_BYTES: Final = 13.0
+#: The same where mask and softmax are operators of their own: the mask moves 5 more.
+UNFUSED_SCORE_BYTES: Final = 18.0
+
+#: Bytes moved per element of one norm with its residual and casts, forward: norm 4, addition 6, casts 4.
+NORM_BYTES: Final = 14.0
+#: What an RMS norm moves more as eager operators in float32: cast 6, square 8, mean 4, product 8, cast 6, weight 4,
+#: in place of 4.
+UNFUSED_NORM_BYTES: Final = 32.0
+
+#: Time of the first version of flash attention over the second: 1.7 to 3.0 (Dao 2023, arXiv 2307.08691, section 4.1),
+#: 2 in training of whole models (table 1 there: 1.3 times end to end).
+FLASH_V1_SLOWDOWN: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,14 +180,15 @@ def expert_matmul_s(setting: Setting, gemm: Gemm) -> FloatArray:
     """Grouped matmul over the experts of one rank [s].
 
     The experts of a rank see ``tokens x topk x ep x etp / (tp x experts)`` rows each.  The rate is the dense one times
-    ``expert_efficiency / (1 + expert_width0 / narrow side)``; unequal routing stretches it by ``expert_imbalance``.
+    ``expert_efficiency / (1 + expert_width0 / narrow side)``, and few rows an expert make it slow as they do any
+    matmul; unequal routing stretches it by ``expert_imbalance``.  All weights of the rank are read.
     """
     share, rate, constants, moe = setting.share, setting.rate, setting.constants, setting.model.moe
     assert moe is not None
     local = moe.experts / share.ep
     rows = share.tokens * gemm.tokens_factor * share.ep * share.etp / (share.tp * moe.experts)
     narrow = np.minimum(float(setting.model.hidden), moe.expert_ffn / share.etp)
-    slow = (1.0 + constants["expert_width0"] / narrow) / constants["expert_efficiency"]
+    slow = (1.0 + constants["expert_width0"] / narrow) / constants["expert_efficiency"] * (1.0 + rate.k0 / rows)
     stretch = 1.0 if setting.run.balanced_experts else constants["expert_imbalance"]
     weight = gemm.k * gemm.n / share.etp
     work = 2.0 * rows * local * weight * slow * stretch / rate.matmul_flop_per_s
@@ -199,7 +212,8 @@ def attention_core(setting: Setting) -> tuple[FloatArray, FloatArray, FloatArray
     flop = 2.0 * share.tokens * setting.workload.seq * skipped * (model.attention.heads / share.tp * widths)
     head0 = constants["attention_head0"]
     narrow = (1.0 + head0 / (0.5 * widths)) / (1.0 + head0 / USUAL_HEAD)
-    time = flop * np.where(in_ring, constants["ring_slowdown"], 1.0) * narrow / setting.rate.attention_flop_per_s
+    slow = narrow * (FLASH_V1_SLOWDOWN if setting.run.flash_version == 1 else 1.0)
+    time = flop * np.where(in_ring, constants["ring_slowdown"], 1.0) * slow / setting.rate.attention_flop_per_s
     return time, setting.own("flash_backward") * time, flop
 
 
@@ -228,10 +242,12 @@ def vector_bytes(setting: Setting, kind: LayerKind) -> dict[str, FloatArray]:
     if kind == MOE and model.moe is not None:
         ffn = float(model.moe.topk * model.moe.expert_ffn + model.moe.shared_ffn)
         routing = 8.0 * model.moe.topk * model.hidden + 16.0 * model.moe.experts
-    scores = 0.0 if setting.workload.flash_attention else SCORE_BYTES * setting.workload.seq * attention.heads
+    per_score = SCORE_BYTES if setting.run.fused_softmax else UNFUSED_SCORE_BYTES
+    scores = 0.0 if setting.workload.flash_attention else per_score * setting.workload.seq * attention.heads
+    norm = NORM_BYTES + (0.0 if setting.run.fused_norm else UNFUSED_NORM_BYTES)
     rotary = 8.0 * (attention.heads + attention.kv_heads) * attention.head_dim
     return {
-        "norm": share.tokens * (14.0 * model.norms_per_layer * model.hidden) / share.sp,
+        "norm": share.tokens * (norm * model.norms_per_layer * model.hidden) / share.sp,
         "rotary": share.tokens * rotary / share.tp,
         "activation": share.tokens * (per_width * ffn) / share.tp,
         "routing": share.tokens * routing / share.tp,
@@ -281,7 +297,12 @@ def host_gap_s(setting: Setting, kernels: float, device_s: FloatArray) -> FloatA
 
 
 def accumulate_s(setting: Setting, parameters: FloatArray) -> FloatArray:
-    """Adding a micro-batch's gradients to the accumulated ones: read and write, with more than one micro-batch [s]."""
+    """Adding a micro-batch's gradients to the accumulated ones: read and write, with more than one micro-batch [s].
+
+    Nothing where the weight-gradient product adds them itself.
+    """
+    if setting.workload.runs_on.fused_accumulation:
+        return setting.zero
     moved = 2.0 * DTYPE_BYTES[setting.workload.grads_dtype] * parameters / setting.rate.hbm_bytes_per_s
     return np.where(setting.table.micro_batches > 1, moved, 0.0)
 

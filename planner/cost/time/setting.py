@@ -15,6 +15,7 @@ from planner.cluster.records import Cluster, Hardware
 from planner.cluster.tables import NOTHING, Measured
 from planner.cost.strategies import FloatArray, Strategies
 from planner.errors import ProfileError
+from planner.frameworks import NO_TP_OVERLAP
 from planner.model.records import Model, Workload
 
 Number = float | FloatArray
@@ -29,6 +30,7 @@ UNMEASURED: Final[Mapping[str, float]] = {
     "flash_backward": 2.5,
     "score_matmul": 1.0,
     "optimizer_slowdown": 1.0,
+    "ep_exposed_overlapped": 0.15,
     "crowding": 0.0,
     **{f"{group}_slowdown": 1.0 for group in MEASURED_GROUPS},
     **{f"{group}_backward": 2.0 for group in MEASURED_GROUPS},
@@ -58,6 +60,15 @@ class Execution:
     node_dispatch : bool
         A token crosses to a node once, whatever the number of its experts there (MindFormers
         ``alltoall_deredundency``, DeepEP).
+    ep_overlap : bool
+        Expert exchange runs beside the computation of another micro-batch or of shared experts (Megatron and MindSpeed
+        ``moe-alltoall-overlap-comm``, DualPipe).
+    fused_norm, fused_softmax : bool
+        Norms, and scale, mask and softmax of materialised scores, are one kernel each; False: one for every operator.
+    flash_version : {1, 2}
+        Version of the flash attention algorithm.
+    tensorwise : bool
+        Gradients and parameters travel tensor by tensor; False: as the framework groups them.
     eager : bool
         Operators are launched one by one by the host (PyTorch); False for compiled graphs (MindSpore graph mode).
     selective : tuple of {"activation", "norm", "attention", "mlp", "projections", "alternate_matmuls"}
@@ -72,13 +83,23 @@ class Execution:
     fused_loss: bool = False
     balanced_experts: bool = False
     node_dispatch: bool = False
+    ep_overlap: bool = False
+    fused_norm: bool = True
+    fused_softmax: bool = True
+    flash_version: int = 2
+    tensorwise: bool = False
     eager: bool = False
     selective: tuple[str, ...] = ()
 
 
 def default_execution(workload: Workload) -> Execution:
     """Settings of a plain run of the workload's framework: PyTorch launches operators one by one."""
-    return Execution(eager=not workload.runs_on.graph, fused_loss=workload.runs_on.fused_loss)
+    runs_on = workload.runs_on
+    return Execution(
+        eager=not runs_on.graph,
+        fused_loss=runs_on.fused_loss,
+        tp_overlap=runs_on.overlaps_tp and NO_TP_OVERLAP not in workload.switches,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,14 @@ import numpy as np
 
 from planner.cost.layers import StageLayers, head_CS, stage_layers
 from planner.cost.memory.rules import rules_for
-from planner.cost.parameters import layer_classes, rank_parameters
-from planner.cost.strategies import FloatArray, Strategies
+from planner.cost.parameters import layer_classes, rank_parameters, small_CS
+from planner.cost.strategies import FloatArray, IntArray, Strategies
 from planner.cost.time import compute
-from planner.cost.time.communication import Traffic, cp_traffic, ep_traffic, pp_transfer_s, tp_traffic
+from planner.cost.time.boundaries import HandOver, hand_over
+from planner.cost.time.communication import Traffic, cp_traffic, embedding_s, ep_traffic, head_s, tp_traffic
 from planner.cost.time.compute import LayerWork
-from planner.cost.time.messages import Groups, Held
-from planner.cost.time.setting import Setting
+from planner.cost.time.message import Groups, Held
+from planner.cost.time.setting import Number, Setting
 from planner.model.records import LayerKind
 
 
@@ -27,12 +28,14 @@ from planner.model.records import LayerKind
 class Layer:
     """One layer of a kind in one micro-batch: its work, its gaps and its traffic, shape (C,).
 
-    ``traffic`` holds forward and backward communication by dimension ("tp", "cp", "ep"); ``accumulate_s`` is what
-    adding its gradients to the accumulated ones takes.
+    ``traffic`` holds forward and backward communication by dimension ("tp", "cp", "ep"), ``skipped_s`` exposed traffic
+    that a repeated forward pass leaves out; ``accumulate_s`` is what adding its gradients to the accumulated ones
+    takes.
     """
 
     work: LayerWork
     traffic: Mapping[str, tuple[Traffic, Traffic]]
+    skipped_s: FloatArray
     launch_forward_s: FloatArray
     launch_backward_s: FloatArray
     accumulate_s: FloatArray
@@ -44,6 +47,11 @@ class Layer:
         for forward, _ in self.traffic.values():
             time = time + forward.exposed_s
         return time
+
+    @property
+    def again_s(self) -> FloatArray:
+        """The forward pass as full recompute repeats it [s]."""
+        return self.forward_s - self.skipped_s
 
     @property
     def backward_s(self) -> FloatArray:
@@ -81,6 +89,14 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """What the first stage does before its layers, one micro-batch, shape (C,) [s]: exposed traffic of the look-up."""
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
     """One micro-batch on every stage, and what it consists of.
 
@@ -89,46 +105,59 @@ class Stages:
     forward_CS, backward_CS, weight_gradient_CS : ndarray, shape (C, S)
         Forward, backward with recompute, and the part of the backward that a schedule may delay; 0 where a stage does
         not exist [s].
-    passing_s : ndarray, shape (C,)
-        Exposed time of one hand-over between stages, in each direction.
+    passing_forward_CS, passing_backward_CS : ndarray, shape (C, S)
+        Exposed time of handing over to the next stage, and gradients to the one before; part of the passes [s].
     """
 
     layers: Mapping[LayerKind, Layer]
     counts: Mapping[LayerKind, Counts]
+    front: Front
     tail: Tail
-    passing_s: FloatArray
+    passing_forward_CS: FloatArray
+    passing_backward_CS: FloatArray
     forward_CS: FloatArray
     backward_CS: FloatArray
     weight_gradient_CS: FloatArray
 
 
-def stages(setting: Setting, groups: Groups) -> Stages:
-    """Time of one micro-batch on every stage."""
+def stages(setting: Setting, groups: Groups, turn_C: IntArray | None = None) -> Stages:
+    """Time of one micro-batch on every stage; ``turn_C`` as in `planner.cost.time.boundaries.hand_over`."""
     kinds = setting.model.kinds
     layers = {kind: layer(setting, groups, kind) for kind in kinds}
     counts = layer_counts(setting)
-    tail = _tail(setting, layers)
-    passing_s = pp_transfer_s(setting, groups) * setting.constants["pp_exposed"]
+    looked, looked_back = embedding_s(setting, groups)
+    front, tail = Front(forward_s=looked, backward_s=looked_back), _tail(setting, groups, layers)
+    passing, exposed = hand_over(setting, turn_C), setting.constants["pp_exposed"]
     head = head_CS(setting.table)
     forward = np.where(head, (tail.head_forward_s + tail.mtp_forward_s)[:, None], 0.0)
     backward = np.where(head, (tail.head_backward_s + tail.mtp_backward_s)[:, None], 0.0)
+    forward[:, 0] += front.forward_s
+    backward[:, 0] += front.backward_s
     weights = np.zeros_like(forward)
     for kind, one in layers.items():
         count, once = counts[kind], one.forward_s[:, None]
         forward = forward + count.all * once
-        backward = backward + count.all * one.backward_s[:, None] + count.full * once
+        backward = backward + count.all * one.backward_s[:, None] + count.full * one.again_s[:, None]
         backward = backward + count.selective * one.work.selective_s[:, None]
         weights = weights + count.all * (0.5 * one.work.matmul_backward_s + one.accumulate_s)[:, None]
-    passing_CS = np.where(setting.table.stage_mask_CS, passing_s[:, None], 0.0)
+    sent_CS, returned_CS = _exposed(passing, exposed)
     return Stages(
         layers=layers,
         counts=counts,
+        front=front,
         tail=tail,
-        passing_s=passing_s,
-        forward_CS=forward + passing_CS,
-        backward_CS=backward + passing_CS,
+        passing_forward_CS=sent_CS,
+        passing_backward_CS=returned_CS,
+        forward_CS=forward + sent_CS,
+        backward_CS=backward + returned_CS,
         weight_gradient_CS=weights,
     )
+
+
+def _exposed(passing: HandOver, share: Number) -> tuple[FloatArray, FloatArray]:
+    """Exposed seconds of handing over, forward and backward; the share may be one of each row."""
+    each = np.asarray(share)[..., None]
+    return passing.forward_s * each, passing.backward_s * each
 
 
 def layer(setting: Setting, groups: Groups, kind: LayerKind) -> Layer:
@@ -138,13 +167,15 @@ def layer(setting: Setting, groups: Groups, kind: LayerKind) -> Layer:
     device = work.matmul_s + work.attention_s + work.vector_s + launch
     device_backward = work.matmul_backward_s + work.vector_backward_s + 2.0 * launch + work.attention_backward_s
     own = sum(layer_classes(setting.model, setting.table, kind, rules_for(setting.workload)).values(), setting.zero)
+    tp_forward, tp_backward, tp_again = tp_traffic(setting, groups, kind, work.matmul_s)
     return Layer(
         work=work,
         traffic={
-            "tp": tp_traffic(setting, groups, kind, work.matmul_s),
+            "tp": (tp_forward, tp_backward),
             "cp": cp_traffic(setting, groups, work.attention_s, work.attention_backward_s),
-            "ep": ep_traffic(setting, groups, kind),
+            "ep": ep_traffic(setting, groups, kind, device, device_backward),
         },
+        skipped_s=tp_forward.exposed_s - tp_again.exposed_s,
         launch_forward_s=launch + compute.host_gap_s(setting, work.kernels, device),
         launch_backward_s=2.0 * launch + compute.host_gap_s(setting, 2.0 * work.kernels, device_backward),
         accumulate_s=compute.accumulate_s(setting, own),
@@ -167,28 +198,37 @@ def _counts(staged: StageLayers, kind: LayerKind, table: Strategies) -> Counts:
     )
 
 
-def _tail(setting: Setting, layers: Mapping[LayerKind, Layer]) -> Tail:
+def _tail(setting: Setting, groups: Groups, layers: Mapping[LayerKind, Layer]) -> Tail:
     model = setting.model
-    forward, backward = compute.head_work(setting)
+    forward, backward = (a + b for a, b in zip(compute.head_work(setting), head_s(setting, groups), strict=True))
     backward = backward + compute.accumulate_s(setting, model.vocab * model.hidden / setting.share.tp)
     last, join = layers[model.layer_kinds[-1]], compute.mtp_projection(setting)
+    looked, looked_back = embedding_s(setting, groups) if model.mtp_layers else (0.0, 0.0)
     modules = float(model.mtp_layers)
     return Tail(
         head_forward_s=forward,
         head_backward_s=backward,
-        mtp_forward_s=modules * (last.forward_s + join.forward_s + forward),
-        mtp_backward_s=modules * (last.backward_s + join.backward_s + backward),
+        mtp_forward_s=modules * (last.forward_s + join.forward_s + forward + looked),
+        mtp_backward_s=modules * (last.backward_s + join.backward_s + backward + looked_back),
     )
 
 
 def held_parameters(setting: Setting, counts: Mapping[LayerKind, Counts]) -> Held:
     """Parameters of one rank on the stage that holds most outside experts, and on the one that holds most in them."""
     held = held_CS(setting, counts)
-    return Held(dense=held.dense.max(axis=1), expert=held.expert.max(axis=1))
+    fullest = held.dense.argmax(axis=1)[:, None]
+    dense, small, table = (np.take_along_axis(n, fullest, axis=1)[:, 0] for n in (held.dense, held.small, held.table))
+    return Held(dense=dense, expert=held.expert.max(axis=1), small=small, table=table)
 
 
 def held_CS(setting: Setting, counts: Mapping[LayerKind, Counts]) -> Held:
     """Parameters of one rank of each stage, shape (C, S)."""
     numbers = {kind: count.all for kind, count in counts.items()}
     held = rank_parameters(setting.model, setting.table, numbers, rules_for(setting.workload))
-    return Held(dense=held.dense_CS(), expert=held.experts_CS())
+    tied = 1.0 if setting.model.tied_embeddings else 0.0
+    return Held(
+        dense=held.dense_CS(),
+        expert=held.experts_CS(),
+        small=small_CS(setting.model, held),
+        table=held.spread({"embedding": 1.0, "head": tied}),
+    )

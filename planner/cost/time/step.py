@@ -15,6 +15,8 @@ hbm_efficiency           the same for plain streaming: optimizer update, gradien
 tp_exposed               share of tensor-parallel traffic that computation does not hide
 tp_exposed_overlapped    the same with fine-grain interleaving, MC2 or asynchronous TP
 ep_exposed               share of expert all-to-alls that computation does not hide
+ep_exposed_overlapped    the same beside the computation of another micro-batch; 0.15 unless fitted (one published
+                         pair, Qwen3-30B on 16 H100, 24.7 s without and 20.1 s with overlap, leaves 0.13 of it)
 pp_exposed               share of transfers between stages that computation does not hide
 dp_exposed               share of gradient and parameter traffic that is never hidden
 dp_window                share of the computation beside which that traffic can run
@@ -61,9 +63,9 @@ from planner.cluster.records import Calibration, Cluster
 from planner.cluster.tables import NOTHING, Measured
 from planner.cost.layers import head_CS
 from planner.cost.strategies import FloatArray, IntArray, Strategies, sum_stages
-from planner.cost.time.communication import Traffic, dp_traffic
+from planner.cost.time.communication import Traffic, borrowed_s, dp_traffic
 from planner.cost.time.compute import optimizer_bytes
-from planner.cost.time.messages import Groups, Held, place_groups
+from planner.cost.time.message import Groups, Held, place_groups
 from planner.cost.time.pipeline import Pipeline, at_stage, pipeline_time
 from planner.cost.time.setting import Constants, Execution, Number, Setting, default_execution, setting
 from planner.cost.time.stages import Stages, held_parameters, stages
@@ -193,9 +195,10 @@ def evaluate_constants(
     held = held_parameters(given, staged.counts)
     forward_s, backward_s = staged.forward_CS.max(axis=1), staged.backward_CS.max(axis=1)
     reduced, gathered = dp_traffic(given, groups, held, forward_s, backward_s)
+    borrowed = Traffic(exposed_s=borrowed_s(given, groups), hidden_s=given.zero)
     columns = {
         **_work_columns(given, staged, lambda n_CS: at_stage(n_CS, pipeline.stage)),
-        **_step_columns(given, pipeline, reduced + gathered),
+        **_step_columns(given, pipeline, reduced + gathered + borrowed),
         "optimizer_s": optimizer_s(given, groups, held),
     }
     return StepTime(
@@ -268,7 +271,7 @@ def _work_columns(
             "compute_s": number * (work.matmul_s + work.matmul_backward_s),
             "attention_s": number * (work.attention_s + work.attention_backward_s),
             "vector_s": number * (work.vector_s + work.vector_backward_s + layer.accumulate_s),
-            "recompute_s": full * layer.forward_s + some * work.selective_s,
+            "recompute_s": full * layer.again_s + some * work.selective_s,
             "launch_s": number * (layer.launch_forward_s + layer.launch_backward_s),
         }
         for name, (forward, backward) in layer.traffic.items():
@@ -276,11 +279,13 @@ def _work_columns(
             parts[f"{name}_hidden_s"] = number * (forward.hidden_s + backward.hidden_s)
         columns = {name: columns[name] + part for name, part in parts.items()}
     with_head = micro * chosen(head_CS(setting.table).astype(np.float64))
-    tail = staged.tail
+    first_CS = np.broadcast_to(np.arange(setting.table.stages) == 0, staged.forward_CS.shape).astype(np.float64)
+    tail, front = staged.tail, staged.front
     return columns | {
         "head_loss_s": with_head * (tail.head_forward_s + tail.head_backward_s),
         "mtp_s": with_head * (tail.mtp_forward_s + tail.mtp_backward_s),
-        "pp_exposed_s": 2.0 * micro * staged.passing_s,
+        "tp_exposed_s": columns["tp_exposed_s"] + micro * chosen(first_CS) * (front.forward_s + front.backward_s),
+        "pp_exposed_s": micro * chosen(staged.passing_forward_CS + staged.passing_backward_CS),
     }
 
 

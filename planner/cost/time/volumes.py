@@ -14,7 +14,8 @@ from planner.cluster.records import Calibration, Cluster
 from planner.cost.layers import head_CS
 from planner.cost.strategies import Strategies, Strategy
 from planner.cost.time import messages
-from planner.cost.time.messages import GroupName, Groups, Held, Message
+from planner.cost.time.boundaries import hand_over
+from planner.cost.time.message import GroupName, Groups, Held, Message, place_groups
 from planner.cost.time.setting import Execution, Setting, default_execution, setting
 from planner.cost.time.stages import held_CS, layer_counts
 from planner.model.records import LayerKind, Model, Workload
@@ -23,8 +24,8 @@ GroupKind = Literal["tp", "cp", "ep", "pp", "dp"]
 
 #: Kind of each group: what is exchanged over it, not which axes it spans.
 KIND_OF: Final[dict[GroupName, GroupKind]] = {
-    "tp": "tp", "ring": "cp", "ulysses": "cp", "ep": "ep", "etp": "ep", "pp": "pp", "shard": "dp", "replica": "dp",
-    "expert_shard": "dp",
+    "tp": "tp", "vocabulary": "tp", "ring": "cp", "ulysses": "cp", "ep": "ep", "etp": "ep", "ends": "pp",
+    "replicas": "dp", "shard": "dp", "replica": "dp", "expert_shard": "dp",
 }  # fmt: skip
 
 
@@ -75,16 +76,25 @@ def planned_volumes(given: Setting, stage: int) -> tuple[Volume, ...]:
     Returns
     -------
     tuple of Volume
-        Sorted by kind and operation; groups of one rank are left out.
+        Sorted by kind and operation; groups of one rank are left out.  A ``sendrecv`` between stages is one message
+        sent and as many received.
     """
-    groups = messages.place_groups(given)
+    groups = place_groups(given)
     found: dict[tuple[GroupKind, str], tuple[float, float]] = {}
-    for item, count in (*_of_layers(given, groups, stage), *_of_step(given, groups, stage)):
-        if count * float(item.size_bytes[0]) == 0.0 or groups.of(item.group).size[0] < 2:
-            continue
-        key = (KIND_OF[item.group], item.op)
-        before = found.get(key, (0.0, 0.0))
-        found[key] = (before[0] + count, before[1] + count * float(item.size_bytes[0]))
+
+    def add(kind: GroupKind, op: str, count: float, size_bytes: float) -> None:
+        if count * size_bytes != 0.0:
+            before = found.get((kind, op), (0.0, 0.0))
+            found[kind, op] = (before[0] + count, before[1] + count * size_bytes)
+
+    add("pp", "sendrecv", _handed_over(given, stage), float(messages.boundary_bytes(given)[0]))
+    for item, count in (
+        *_of_layers(given, groups, stage),
+        *_of_ends(given, groups, stage),
+        *_of_step(given, groups, stage),
+    ):
+        if groups.of(item.group).size[0] > 1:
+            add(KIND_OF[item.group], item.op, count, float(item.size_bytes[0]))
     return tuple(
         Volume(kind=kind, op=op, count=count, size_bytes=size) for (kind, op), (count, size) in sorted(found.items())
     )
@@ -106,15 +116,38 @@ def _of_layers(given: Setting, groups: Groups, stage: int) -> Iterator[tuple[Mes
     for kind in given.model.kinds:
         forward, again, backward = passes(given, kind, stage)
         for item in messages.layer_messages(given, groups, kind):
-            yield item, float(item.forward[0]) * (forward + again) + float(item.backward[0]) * backward
+            number = float(item.forward[0]) * forward + float(item.repeated[0]) * again
+            yield item, number + float(item.backward[0]) * backward
+
+
+def _of_ends(given: Setting, groups: Groups, stage: int) -> Iterator[tuple[Message, float]]:
+    """Messages of embedding, head and loss, those of MTP modules among them; and the embedding that the ends share."""
+    sent, micro = messages.sent_by(given.workload), float(given.table.micro_batches[0])
+    at_head = bool(head_CS(given.table)[0, stage])
+    modules = given.model.mtp_layers if at_head else 0
+    for item in sent.embedding_messages(given):
+        yield item, micro * (float(stage == 0) + modules) * float(item.forward[0] + item.backward[0])
+    for item in sent.head_messages(given):
+        yield item, micro * at_head * (1 + modules) * float(item.forward[0] + item.backward[0])
+    if (stage == 0) != at_head:
+        for item in sent.borrowed_messages(given, groups):
+            yield item, float(item.forward[0] + item.backward[0])
+
+
+def _handed_over(given: Setting, stage: int) -> float:
+    """Hand-overs to other stages in one step."""
+    passed = hand_over(given)
+    return float(given.table.micro_batches[0]) * float(passed.forward[0, stage] + passed.backward[0, stage])
 
 
 def _of_step(given: Setting, groups: Groups, stage: int) -> Iterator[tuple[Message, float]]:
-    """Boundary crossings of all micro-batches, gradients and parameters, and their number."""
-    micro = float(given.table.micro_batches[0])
-    for item in messages.pp_messages(given):
-        yield item, micro * float(item.forward[0] + item.backward[0])
-    every = held_CS(given, layer_counts(given))
-    held = Held(dense=every.dense[:, stage], expert=every.expert[:, stage])
-    for item in (*messages.gradient_messages(given, groups, held), *messages.parameter_messages(given, held)):
+    """Gradients and parameters, and their number."""
+    sent, every = messages.sent_by(given.workload), held_CS(given, layer_counts(given))
+    held = Held(
+        dense=every.dense[:, stage],
+        expert=every.expert[:, stage],
+        small=every.small[:, stage],
+        table=every.table[:, stage],
+    )
+    for item in (*sent.gradient_messages(given, groups, held), *sent.parameter_messages(given, held)):
         yield item, float(item.forward[0] + item.backward[0])

@@ -13,6 +13,7 @@ from planner.dialects.mindspeed.given import Flags
 from planner.dialects.mindspeed.placement import placement
 from planner.dialects.weights import Unread
 from planner.errors import SpecError
+from planner.frameworks import NO_TP_OVERLAP
 from planner.model.records import DENSE, MOE, Attention, LayerKind, Model, Moe, Workload
 
 _CP: Final = {"megatron_cp_algo": "ring", "ulysses_cp_algo": "ulysses", "hybrid_cp_algo": "hybrid",
@@ -84,8 +85,13 @@ def _fused(flags: Flags) -> bool:
 
 
 def _switches(flags: Flags) -> tuple[str, ...]:
-    """Settings that change memory and differ from the planner's own files (``planner.cost.memory.rules.SWITCHES``)."""
-    found = {"reuse-fp32-param": flags.has("--reuse-fp32-param")}
+    """Settings that differ from the planner's own files (``planner.cost.memory.rules.SWITCHES``)."""
+    able = flags.integer("--tensor-model-parallel-size", 1) > 1 and not flags.has("--num-experts")
+    overlaps = able and any([flags.has("--use-ascend-mc2"), flags.has("--use-ascend-coc")])
+    found = {
+        "reuse-fp32-param": flags.has("--reuse-fp32-param"),
+        NO_TP_OVERLAP: able and not overlaps,
+    }
     return tuple(name for name, on in found.items() if on)
 
 

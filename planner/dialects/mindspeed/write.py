@@ -21,6 +21,7 @@ from planner.dialects.records import File, Placeholder, Settings
 from planner.dialects.text.shell_write import quoted, script
 from planner.dialects.text.yaml_write import comment
 from planner.errors import EmitError
+from planner.frameworks import NO_TP_OVERLAP
 from planner.model.records import Model, Workload
 from planner.plan import Plan
 from planner.units import format_seconds
@@ -257,6 +258,8 @@ def _parallel(plan: Plan) -> list[Line]:
     ]
     if s.sequence_parallel:
         lines.append(("--sequence-parallel", None, "norms and residuals are split over the tensor-parallel ranks"))
+        if plan.model.moe is None and NO_TP_OVERLAP not in plan.workload.switches:
+            lines.append(("--use-ascend-mc2", None, "tensor-parallel traffic travels beside the matmuls"))
     if s.cp > 1:
         lines += _context_parallel(plan)
     if plan.model.moe is not None:

@@ -11,7 +11,6 @@ from typing import Final
 from planner.cost.time.setting import Setting
 from planner.cost.time.volumes import planned_volumes
 from planner.validate.compiler.prepare import Layout
-from planner.validate.traffic.known import Known, known_differences
 from planner.validate.traffic.volumes import Collective, group_kind
 
 #: Groups in the order in which they are shown; "other" spans stages: norms of gradients, set-up, barriers.
@@ -49,8 +48,6 @@ class VolumeRow:
         What the time model prices.
     compiled_count, compiled_bytes : int
         What the graph holds: the full tensor of each gather or scatter.
-    known : tuple of Known
-        Differences with their reasons, compiled minus planned.
     """
 
     group: str
@@ -59,7 +56,6 @@ class VolumeRow:
     planned_bytes: float
     compiled_count: int
     compiled_bytes: int
-    known: tuple[Known, ...] = ()
 
     @property
     def difference_bytes(self) -> float:
@@ -68,22 +64,21 @@ class VolumeRow:
 
     @property
     def unexplained_bytes(self) -> float:
-        """Compiled bytes that neither the planner nor a known difference accounts for [bytes]."""
-        return self.compiled_bytes - self.planned_bytes - sum(item.size_bytes for item in self.known)
+        """Compiled bytes that the planner does not account for [bytes]."""
+        return self.compiled_bytes - self.planned_bytes
 
     @property
     def unexplained_count(self) -> float:
         """The same for their number; 0 where it is not compared."""
         if self.group not in COUNTED:
             return 0.0
-        return self.compiled_count - self.planned_count - sum(item.count for item in self.known)
+        return self.compiled_count - self.planned_count
 
 
 @dataclass(slots=True)
 class _Sums:
     planned: list[tuple[float, float]] = field(default_factory=list)
     compiled: list[tuple[int, int]] = field(default_factory=list)
-    known: list[Known] = field(default_factory=list)
 
 
 def compare(given: Setting, stage: int, collectives: Iterable[Collective], layout: Layout) -> tuple[VolumeRow, ...]:
@@ -104,8 +99,6 @@ def compare(given: Setting, stage: int, collectives: Iterable[Collective], layou
             sums[key].planned.append((volume.count, volume.size_bytes))
     for item in collectives:
         sums[compiled_key(item, layout)].compiled.append((1, item.payload_bytes))
-    for known in known_differences(given, stage, legacy=layout.legacy):
-        sums[known.group, known.primitive].known.append(known)
     return tuple(_row(key, sums[key]) for key in sorted(sums, key=lambda key: (GROUPS.index(key[0]), key[1])))
 
 
@@ -117,7 +110,6 @@ def _row(key: Key, sums: _Sums) -> VolumeRow:
         planned_bytes=sum(size for _, size in sums.planned),
         compiled_count=sum(count for count, _ in sums.compiled),
         compiled_bytes=sum(size for _, size in sums.compiled),
-        known=tuple(sums.known),
     )
 
 

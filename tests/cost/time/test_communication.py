@@ -10,9 +10,9 @@ import pytest
 from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Cluster
 from planner.cost.strategies import Strategies, Strategy
-from planner.cost.time import communication, messages
+from planner.cost.time import boundaries, communication
 from planner.cost.time.communication import Traffic, split
-from planner.cost.time.messages import Held
+from planner.cost.time.message import Held, place_groups
 from planner.cost.time.setting import Execution, setting
 from planner.model.records import Attention, LayerKind, Model, Moe, Workload
 
@@ -69,25 +69,28 @@ class Placed:
         cluster = Cluster(hardware=hardware("910B2"), devices=row.devices)
         base = setting(model, workload, cluster, EVERYTHING, Strategies.of([row]), run or Execution())
         self.setting = replace(base, constants=CONSTANTS)
-        self.groups = messages.place_groups(self.setting)
+        self.groups = place_groups(self.setting)
 
     def tp(self, kind: LayerKind = "dense", matmul_s: float = 1.0) -> tuple[Traffic, Traffic]:
-        return communication.tp_traffic(self.setting, self.groups, kind, np.array([matmul_s]))
+        return communication.tp_traffic(self.setting, self.groups, kind, np.array([matmul_s]))[:2]
+
+    def tp_again(self) -> Traffic:
+        return communication.tp_traffic(self.setting, self.groups, "dense", np.array([1.0]))[2]
 
     def cp(self, attention_s: float = 1.0) -> tuple[Traffic, Traffic]:
         forward, backward = np.array([attention_s]), np.array([2.5 * attention_s])
         return communication.cp_traffic(self.setting, self.groups, forward, backward)
 
     def ep(self, kind: LayerKind = "moe") -> Traffic:
-        forward, backward = communication.ep_traffic(self.setting, self.groups, kind)
-        assert total(forward) == total(backward)
+        forward, backward = communication.ep_traffic(self.setting, self.groups, kind, np.ones(1), 2.0 * np.ones(1))
+        assert total(forward) == pytest.approx(total(backward), rel=0.01)
         return forward
 
-    def pp(self) -> float:
-        return float(communication.pp_transfer_s(self.setting, self.groups)[0])
+    def pp(self) -> list[float]:
+        return [float(part) for part in boundaries.hand_over(self.setting).forward_s[0]]
 
     def held(self, parameters: float) -> Held:
-        return Held(dense=np.array([parameters]), expert=np.zeros(1))
+        return Held(dense=np.array([parameters]), expert=np.zeros(1), small=np.zeros(1), table=np.zeros(1))
 
     def reduce_s(self, parameters: float = 1e9) -> float:
         return float(communication.reduce_s(self.setting, self.groups, self.held(parameters))[0])
@@ -114,7 +117,10 @@ def test_sequence_parallel_layer_gathers_and_scatters_by_hand() -> None:
     forward, backward = Placed(strategy(tp=8)).tp()
     one = 2 * 4096 * 4096 / 8 / LINK  # n/p over each of seven links
     assert total(forward) == pytest.approx(4 * one)
-    assert total(backward) == pytest.approx(6 * one)
+    assert total(backward) == pytest.approx(4 * one)  # compiled graphs keep the gathered inputs
+    assert total(Placed(strategy(tp=8), PASSING).tp()[1]) == pytest.approx(6 * one)
+    assert total(Placed(strategy(tp=8)).tp_again()) == pytest.approx(3 * one)  # all but the last reduction
+    assert total(Placed(strategy(tp=8), PASSING).tp_again()) == pytest.approx(4 * one)
     assert float(forward.exposed_s[0]) == pytest.approx(0.75 * 4 * one)
     overlapped = Placed(strategy(tp=8), run=Execution(tp_overlap=True)).tp()[0]
     assert float(overlapped.exposed_s[0]) == pytest.approx(0.5 * 4 * one)
@@ -151,7 +157,7 @@ def test_latent_attention_gathers_its_latents() -> None:
     one = 2 * 4096 * 4096 / 8 / LINK
     latents = (1536 + 512 + 64) / 4096
     assert total(forward) == pytest.approx((3 + latents) * one)  # output of attention, both ends of the MLP
-    assert total(backward) == pytest.approx((4 + 2 * latents) * one)
+    assert total(backward) == pytest.approx((3 + latents) * one)
     whole = Placed(strategy(tp=8, sequence_parallel=False), model=replace(MODEL, attention=attention)).tp()
     assert total(whole[0]) == pytest.approx(2 * 2 * one)
     assert total(whole[1]) == pytest.approx(2 * (1 + latents) * one)
@@ -161,7 +167,7 @@ def test_groups_of_one_cost_nothing() -> None:
     alone = Placed(strategy(), model=MOE)
     parts = [*alone.tp(), *alone.cp(), alone.ep(), *alone.dp()]
     assert [total(part) for part in parts] == [0.0] * 7
-    assert alone.pp() == 0.0
+    assert alone.pp() == [0.0]
 
 
 def test_ring_hides_behind_attention_and_ulysses_does_not() -> None:
@@ -195,38 +201,62 @@ def test_graph_mode_gathers_keys_and_values_before_attention() -> None:
 
 def test_expert_exchange_by_hand_inside_and_across_nodes() -> None:
     inside = Placed(strategy(dp=8, ep=8), model=MOE)
-    sent = 2 * 4096 * 2 * 4096 * 1.2
-    assert total(inside.ep()) == pytest.approx(2 * sent / 8 / LINK)
+    sent, routing = 2 * 4096 * 2 * 4096 * 1.2, 4 * 4096 * 2 * 1.2
+    assert total(inside.ep()) == pytest.approx((2 * sent + routing) / 8 / LINK)
     balanced = Placed(strategy(dp=8, ep=8), model=MOE, run=Execution(balanced_experts=True))
     assert total(balanced.ep()) == pytest.approx(total(inside.ep()) / 1.2)
     far = Placed(strategy(dp=16, ep=16), model=MOE)
     once = Placed(strategy(dp=16, ep=16), model=MOE, run=Execution(node_dispatch=True))
     assert total(far.ep()) > 2 * total(inside.ep())
     # two experts on two nodes: one copy elsewhere on average, on 1 - 1/4 different nodes
-    assert total(once.ep()) == pytest.approx(0.75 * total(far.ep()))
+    assert total(once.ep()) == pytest.approx(0.75 * total(far.ep()), rel=1e-3)
     assert total(inside.ep("dense")) == 0.0
 
 
 def test_experts_split_over_ranks_work_on_the_tokens_of_all_of_them() -> None:
     """tp 2 with etp 2: each rank's half of the tokens is exchanged, then gathered, and the outputs scattered."""
-    whole = Placed(strategy(tp=2, dp=4, ep=4), model=MOE)
-    split_too = Placed(strategy(tp=2, dp=4, ep=4, etp=2), model=MOE)
+    whole = Placed(strategy(tp=2, dp=4, ep=4), PASSING, MOE)
+    split_too = Placed(strategy(tp=2, dp=4, ep=4, etp=2), PASSING, MOE)
     sent = 2 * 4096 / 2 * 2 * 4096 * 1.2  # two bytes, half of the tokens, two copies, hidden, imbalance
     gathered = 2 * (2 * sent) / 2 / LINK  # all-gather and reduce-scatter over one link
     assert total(whole.ep()) == pytest.approx(2 * sent / 4 / LINK)
     assert total(split_too.ep()) == pytest.approx(2 * sent / 4 / LINK + gathered)
     # without sequence parallelism every rank sends all tokens, and the outputs are added up over two links' worth
-    alone = Placed(strategy(tp=2, dp=4, ep=4, etp=2, sequence_parallel=False), model=MOE)
+    alone = Placed(strategy(tp=2, dp=4, ep=4, etp=2, sequence_parallel=False), PASSING, MOE)
     assert total(alone.ep()) == pytest.approx(2 * (2 * sent) / 4 / LINK + 2 * (2 * sent) / 2 / LINK)
 
 
 def test_stage_boundary_by_hand() -> None:
     size = 2 * 4096 * 4096 / 2  # split over tp by sequence parallelism, to the next node
     split_over_tp = Placed(strategy(dp=4, tp=2, pp=2)).pp()
-    assert split_over_tp == pytest.approx(size / PORT + 1.5e-6)
+    assert split_over_tp == [pytest.approx(size / PORT + 1.5e-6), 0.0]  # the last stage sends nothing forward
     whole = strategy(dp=4, tp=2, pp=2, sequence_parallel=False)
-    assert Placed(whole).pp() == pytest.approx(2 * size / PORT + 1.5e-6)
+    assert Placed(whole).pp() == [pytest.approx(2 * size / PORT + 1.5e-6), 0.0]
     assert Placed(whole, replace(WORK, framework="megatron")).pp() == split_over_tp
+
+
+def test_only_boundaries_between_nodes_use_the_network() -> None:
+    """Sixteen stages of one rank on two nodes: the eighth hands over to the next node."""
+    size = 2 * 4096 * 4096
+    near, far = size / LINK + 0.5e-6, size / PORT + 1.5e-6
+    assert Placed(strategy(pp=16)).pp() == [
+        *[pytest.approx(near)] * 7,
+        pytest.approx(far),
+        *[pytest.approx(near)] * 7,
+        0.0,
+    ]
+    back = boundaries.hand_over(Placed(strategy(pp=16)).setting).backward_s[0]
+    assert [float(part) for part in back[[0, 7, 8, 15]]] == [0.0, *map(pytest.approx, (near, far, near))]
+
+
+def test_chunks_go_round_and_a_v_turns_where_it_is() -> None:
+    chunks = strategy(pp=4, dp=2, vpp=2, schedule="interleaved", layers=((4,) * 4,) * 2, recompute_full=(0,) * 4,
+                      recompute_selective=(0,) * 4)  # fmt: skip
+    turning = boundaries.hand_over(Placed(chunks).setting)
+    assert turning.forward[0].tolist() == [2.0, 2.0, 2.0, 1.0]
+    assert turning.backward[0].tolist() == [1.0, 2.0, 2.0, 2.0]
+    bent = boundaries.hand_over(Placed(replace(chunks, schedule="zero_bubble_v")).setting)
+    assert bent.forward[0].tolist() == bent.backward[0].tolist() == [1.0, 2.0, 2.0, 1.0]
 
 
 def test_gradients_and_parameters_by_hand() -> None:

@@ -16,6 +16,7 @@ from planner.cost.strategies import SCHEDULES, Strategies, Strategy
 from planner.cost.time import step
 from planner.cost.time.setting import UNMEASURED, Execution
 from planner.cost.time.step import COLUMNS, HIDDEN_COLUMNS, StepTime, step_time
+from planner.frameworks import NO_TP_OVERLAP
 from planner.model.load import find
 from planner.model.records import Model, Workload
 
@@ -75,8 +76,9 @@ def test_uneven_stages_are_priced_where_they_are() -> None:
     assert int(even.pace_stage[0]) == 3  # the head makes the last stage the longest
     assert int(late.pace_stage[0]) == 2
     assert columns(late)["head_loss_s"] == 0.0 < columns(even)["head_loss_s"]
-    layer = float(even.stage_s_CS[0, 0] - even.stage_s_CS[0, 1])
-    assert layer == pytest.approx(0.0, abs=1e-12)
+    first, second, third = (float(even.stage_s_CS[0, stage]) for stage in range(3))
+    assert second == pytest.approx(third, abs=1e-12)
+    assert 0.0 < second - first < 0.01 * first  # the first stage has nobody to send gradients to
     assert float(late.stage_s_CS[0, 2] / even.stage_s_CS[0, 2]) == pytest.approx(9 / 8, rel=0.01)
 
 
@@ -158,7 +160,8 @@ def test_interleaving_and_zero_bubble_shrink_the_bubble() -> None:
 
 def test_tensor_parallel_8_loses_on_a_7b_model() -> None:
     # ML1-LLaMA2-7B-tp8 2884 (2023: 2662) against tp1 pp2 of a 7B on one node: 20-35 % lost
-    tp8 = speed(layout(LLAMA_7B, tp=8, micro_batch_size=4, micro_batches=16), generation="1.0.RC1")
+    plain = replace(WORK, switches=(NO_TP_OVERLAP,))
+    tp8 = speed(layout(LLAMA_7B, tp=8, micro_batch_size=4, micro_batches=16), work=plain, generation="1.0.RC1")
     pp2 = speed(layout(LLAMA_7B, dp=4, pp=2, micro_batches=16), generation="1.0.RC1")
     assert tp8 == pytest.approx(2884, rel=0.10)
     assert 0.65 < tp8 / pp2 < 0.80

@@ -37,6 +37,7 @@ parallel=(
   --tensor-model-parallel-size 8  # 8 attention heads on a device
   --pipeline-model-parallel-size 4  # 64 devices leave dp 2
   --sequence-parallel  # norms and residuals are split over the tensor-parallel ranks
+  --use-ascend-mc2  # tensor-parallel traffic travels beside the matmuls
   --use-distributed-optimizer  # optimizer states sharded over 2 ranks
   --overlap-grad-reduce  # gradients travel behind the backward pass
   --overlap-param-gather  # parameters travel behind the forward pass
