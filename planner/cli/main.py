@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "trace": "trace",
     "dryrun": "dryrun",
     "accuracy": "accuracy",
+    "diagnose": "diagnose",
     "collective": "collective",
     "fit": "fit",
     "models": "models",
