@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "trace": "trace",
     "dryrun": "dryrun",
     "accuracy": "accuracy",
+    "monitor": "monitor",
     "diagnose": "diagnose",
     "collective": "collective",
     "fit": "fit",

@@ -135,7 +135,7 @@ def _layout(case: Case) -> Iterator[Finding]:
         yield Finding(
             kind="layout conversion", text=f"{share:.0%} of the kernel time only changes layouts ({ops})", number=share,
             threshold=WORTH, gain_s=share * compute, ranks=() if rank is None else (rank,),
-            advice="keep one layout through the block: fewer Transpose and Reshape, fused operators that take the layout",
+            advice="keep one layout through the block: fewer Transpose and Reshape, fused operators that take it",
         )  # fmt: skip
 
 

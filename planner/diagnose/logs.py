@@ -13,8 +13,8 @@ from planner.plan import Plan
 
 _ADVICE: Final = {
     "slow step": "look at what else ran then: checkpoint, evaluation, garbage collection, shared storage",
-    "every N steps": "find what runs at that period (data pre-processing, evaluation, logging, checkpoints) and take it "
-    "out of the step",
+    "every N steps": "find what runs at that period (data pre-processing, evaluation, logging, checkpoints) and take "
+    "it out of the step",
     "drift": "profile an early and a late step and compare their operators; with rising memory look for growing caches "
     "and layout conversion",
     "memory creep": "look for tensors kept over steps (lists of losses, caches, dynamic shapes)",

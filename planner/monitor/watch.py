@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.observe.run import FloatArray, Run
+
+IntArray = NDArray[np.intp]
 
 #: Share above the median from which a step is slow, and as deviations: 11 of 793 public steady steps, all real.
 SPIKE_FRAC: Final = 0.05
@@ -118,7 +121,7 @@ def running_median(values: FloatArray, half: int = WINDOW) -> FloatArray:
     return np.asarray(np.concatenate([np.full(half, inner[0]), inner, np.full(half, inner[-1])]))
 
 
-def slow_rows(step_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+def slow_rows(step_s: FloatArray) -> tuple[IntArray, FloatArray]:
     """Places of slow steps, and the running median of all."""
     usual = running_median(step_s)
     sigma = MAD_SIGMAS * float(np.median(np.abs(step_s - usual)))
@@ -141,7 +144,7 @@ def period(places: Sequence[int], until: int) -> int | None:
     return None
 
 
-def _slow_steps(run: Run, rows: FloatArray) -> Iterator[Alarm]:
+def _slow_steps(run: Run, rows: IntArray) -> Iterator[Alarm]:
     """Single slow steps, or one alarm for those in a pattern."""
     step_s, step = run.step_s[rows], run.step[rows]
     slow, usual = slow_rows(step_s)
@@ -170,7 +173,7 @@ def _slow_steps(run: Run, rows: FloatArray) -> Iterator[Alarm]:
         )  # fmt: skip
 
 
-def _drift(run: Run, rows: FloatArray) -> Iterator[Alarm]:
+def _drift(run: Run, rows: IntArray) -> Iterator[Alarm]:
     """The last quarter slower than the first, beyond the noise of their medians."""
     if len(rows) < LEAST_DRIFT_STEPS:
         return
@@ -192,7 +195,7 @@ def _drift(run: Run, rows: FloatArray) -> Iterator[Alarm]:
     )  # fmt: skip
 
 
-def _planned(run: Run, rows: FloatArray, expected: Expected) -> Iterator[Alarm]:
+def _planned(run: Run, rows: IntArray, expected: Expected) -> Iterator[Alarm]:
     """Slower than the plan's interval."""
     high = expected.step_high_s
     usual = float(np.median(run.step_s[rows]))
@@ -204,7 +207,7 @@ def _planned(run: Run, rows: FloatArray, expected: Expected) -> Iterator[Alarm]:
         )  # fmt: skip
 
 
-def _data(run: Run, rows: FloatArray) -> Iterator[Alarm]:
+def _data(run: Run, rows: IntArray) -> Iterator[Alarm]:
     """Waiting for data."""
     share = run.data_s[rows] / run.step_s[rows]
     usual = float(np.median(share[np.isfinite(share)])) if np.isfinite(share).any() else 0.0
@@ -239,12 +242,12 @@ def _memory(run: Run, expected: Expected) -> Iterator[Alarm]:
     )  # fmt: skip
 
 
-def _warming(run: Run) -> FloatArray:
+def _warming(run: Run) -> NDArray[np.bool_]:
     """Rows of warm-up: the learning rate still rises, or there are not yet `RECENT` steps."""
     rate = np.nan_to_num(run.learning_rate)
     rises = np.flatnonzero(np.diff(rate) > 0)
     until = int(rises[-1]) + 2 if len(rises) else 0
-    return np.arange(len(run)) < max(until if until < len(run) else 0, RECENT)
+    return np.asarray(np.arange(len(run)) < max(until if until < len(run) else 0, RECENT))
 
 
 def _recent(values: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -312,7 +315,8 @@ def _checkpoints(run: Run) -> Iterator[Alarm]:
     if whole > 0 and spent > SPIKE_FRAC * whole:
         yield Alarm(
             kind="checkpoints", step=None, number=spent / whole, threshold=SPIKE_FRAC,
-            cost_s=spent / max(len(steps), 1), source="checkpoints and evaluation up to 5 % of the training time (tuning articles)",
+            cost_s=spent / max(len(steps), 1),
+            source="checkpoints and evaluation up to 5 % of the training time (tuning articles)",
             text=f"{spent:.4g} s of checkpoints beside {float(steps.sum()):.4g} s of steps: {spent / whole:.0%}",
         )  # fmt: skip
 
