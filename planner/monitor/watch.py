@@ -224,16 +224,19 @@ def _memory(run: Run, expected: Expected) -> Iterator[Alarm]:
     rows = np.flatnonzero(np.isfinite(run.memory_bytes) & (np.arange(len(run)) >= 3))
     if len(rows) < 2 * CREEP_BLOCKS:
         return
-    blocks = np.array([np.median(part) for part in np.array_split(run.memory_bytes[rows], CREEP_BLOCKS)])
+    parts = np.array_split(rows, CREEP_BLOCKS)
+    blocks = np.array([np.median(run.memory_bytes[part]) for part in parts])
     rises = np.diff(blocks)
     if (rises < 0).any() or (rises > 0).sum() < CREEP_BLOCKS - 3 or blocks[-1] <= blocks[0] * (1.0 + CREEP_FRAC):
         return
-    steps = float(run.step[rows[-1]] - run.step[rows[0]])
-    slope = float(blocks[-1] - blocks[0]) / (steps * (1.0 - 1.0 / CREEP_BLOCKS))
+    steps = float(np.median(run.step[parts[-1]]) - np.median(run.step[parts[0]]))
+    if steps <= 0:
+        return
+    slope = float(blocks[-1] - blocks[0]) / steps
     words = ""
     if expected.limit_bytes is not None:
         left = max(0.0, expected.limit_bytes - float(run.memory_bytes[rows[-1]])) / slope
-        words = f"; {expected.limit_bytes / 2**30:.1f} GiB are met at step {int(run.step[rows[-1]] + left)}"
+        words = f"; {expected.limit_bytes / 2**30:.1f} GiB are met at step {round(run.step[rows[-1]] + left)}"
     yield Alarm(
         kind="memory creep", step=int(run.step[rows[0]]), number=float(blocks[-1] / blocks[0]),
         threshold=1.0 + CREEP_FRAC, source=f"rises over {CREEP_BLOCKS} blocks without falling (no published threshold)",
