@@ -128,7 +128,7 @@ def diagnose_document(found: Diagnosis) -> dict[str, Any]:
         "ranks": [_rank_fields(rank) for rank in found.ranks],
         "findings": [_finding_fields(finding) for finding in found.findings],
         "terms": [_term_fields(term) for term in found.terms],
-        "interval_s": None if found.interval_s is None else list(found.interval_s),
+        "interval_s": list(found.interval_s or ()),
         "notes": list(found.notes),
         "missing": list(found.missing),
     }
