@@ -69,7 +69,7 @@ def test_fields_of_both_documents_are_described(plan: Path, tmp_path: Path) -> N
         "diagnose": (
             f"diagnose {PROFILE} --plan {plan} --json",
             f"diagnose {DATA / 'g_minddata_cpu29/data_bound'} --json",
-                f"diagnose {LOG} --json",
+            f"diagnose {LOG} --json",
         ),
         "monitor": (f"monitor {slow} --json", f"monitor {LOG} --json"),
     }
