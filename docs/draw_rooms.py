@@ -1,14 +1,12 @@
 """Draw which room imports which, as the code is: ``python docs/draw_rooms.py`` writes docs/rooms.svg.
 
 Rows are the layers of the import contract in pyproject.toml, the highest on top; an arrow is at least one import of a
-module of one room by a module of another, its width the number of them.  Imports inside functions count.
+module of one room by a module of another.  Imports inside functions count.
 """
 
 from __future__ import annotations
 
-import math
 import sys
-from collections import Counter
 from html import escape
 from pathlib import Path
 
@@ -32,16 +30,12 @@ def layers() -> list[list[str]]:
     return [[name.strip().removeprefix("planner.") for name in row.replace(":", "|").split("|")] for row in rows]
 
 
-def imports(rooms: set[str]) -> Counter[tuple[str, str]]:
-    """How many modules of one room import modules of another."""
+def imports(rooms: set[str]) -> set[tuple[str, str]]:
+    """Pairs of rooms, the first of which imports the second."""
     graph = grimp.build_graph("planner", exclude_type_checking_imports=True)
-    found: Counter[tuple[str, str]] = Counter()
-    for module in graph.modules:
-        for other in graph.find_modules_directly_imported_by(module):
-            pair = (room_of(module), room_of(other))
-            if pair[0] != pair[1] and set(pair) <= rooms:
-                found[pair] += 1
-    return found
+    direct = ((module, other) for module in graph.modules for other in graph.find_modules_directly_imported_by(module))
+    pairs = {(room_of(module), room_of(other)) for module, other in direct}
+    return {pair for pair in pairs if pair[0] != pair[1] and set(pair) <= rooms}
 
 
 def room_of(module: str) -> str:
@@ -59,10 +53,7 @@ def draw() -> str:
         start = width / 2 - (len(row) * (BOX[0] + GAP) - GAP) / 2 + (90 if y % 2 else -90)
         for x, room in enumerate(row):
             place[room] = (start + x * (BOX[0] + GAP), LEFT + y * ROW)
-    lines = [
-        _arrow(place[a], place[b], count, f"{a} -> {b}: {count}")
-        for (a, b), count in sorted(imports(set(place)).items())
-    ]
+    lines = [_arrow(place[a], place[b], f"{a} -> {b}") for a, b in sorted(imports(set(place)))]
     boxes = [_box(room, *at) for room, at in place.items()]
     height = LEFT * 2 + len(rows) * ROW
     size = f"{width:.0f} {height}"
@@ -71,16 +62,15 @@ def draw() -> str:
     return "\n".join([head, "<title>Which room imports which</title>", paper, *lines, *boxes, "</svg>"]) + "\n"
 
 
-def _arrow(start: tuple[float, float], end: tuple[float, float], count: int, title: str) -> str:
+def _arrow(start: tuple[float, float], end: tuple[float, float], title: str) -> str:
     x1, y1 = start[0] + BOX[0] / 2, start[1] + BOX[1]
     x2, y2 = end[0] + BOX[0] / 2, end[1]
     if y2 < y1:  # same row
         y1, y2 = start[1] + BOX[1] / 2, end[1] + BOX[1] / 2
     colour = "#b03030" if end[1] < start[1] else "#5577aa"
-    stroke = 0.7 + 0.6 * math.log2(1 + count)
     middle = (y1 + y2) / 2
     way = f"M{x1:.0f} {y1:.0f} C{x1:.0f} {middle:.0f} {x2:.0f} {middle:.0f} {x2:.0f} {y2:.0f}"
-    look = f'fill="none" stroke="{colour}" stroke-opacity="0.35" stroke-width="{stroke:.1f}"'
+    look = f'fill="none" stroke="{colour}" stroke-opacity="0.35" stroke-width="1.5"'
     return f'<path d="{way}" {look}><title>{escape(title)}</title></path>'
 
 

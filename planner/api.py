@@ -42,6 +42,7 @@ def suggest(
     balance: str = "fast",
     top: int = 10,
     progress: Progress | None = None,
+    as_family: str | None = None,
 ) -> Result:
     """Rank parallel strategies of a model on a number of cards.
 
@@ -74,6 +75,8 @@ def suggest(
         at all.
     top : int
         Strategies wanted; 0 for all finalists.
+    as_family : str, optional
+        Family whose sizes a config.json is read as, whatever its ``model_type`` says.
 
     Returns
     -------
@@ -102,6 +105,7 @@ def suggest(
         tokens=tokens,
         framework=framework,
         max_memory=max_memory,
+        as_family=as_family,
     )
     if not isinstance(pins or {}, Mapping):
         raise SpecError(f"pins={pins!r} must map dimensions to legal values, e.g. {{'tp': {{8}}}}.")

@@ -17,6 +17,7 @@ from planner.cluster import load as clusters
 from planner.cluster.records import Calibration, Cluster, Hardware
 from planner.cost.strategies import Strategy
 from planner.dialects.families import framework_of, targets_for
+from planner.dialects.weights import Reason
 from planner.errors import SpecError
 from planner.frameworks import FrameworkName
 from planner.model import load as models
@@ -41,15 +42,19 @@ def request_for(
     framework: str | None = None,
     max_memory: int | str | None = None,
     calibration: str | Path | None = None,
+    as_family: str | None = None,
 ) -> Request:
     """Whole request from loose inputs; parameters as in `suggest`, and a calibration file of one's own runs."""
     checked(cards=cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=framework, max_memory=max_memory)
-    shape = model_for(model)
+    shape = model_for(model, as_family)
     profile = hardware if isinstance(hardware, Hardware) else clusters.hardware(hardware)
     cluster = Cluster(hardware=profile, devices=cards)
-    nvidia = profile.device.vendor == "nvidia"
-    name, generation = _framework("megatron" if framework is None and nvidia else framework, shape)
+    name, generation = _framework(_usual(profile) if framework is None else framework, shape)
     workload = workload_for(shape, cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=name)
+    shape, padding = _padded(shape, name, profile)
+    workload = replace(workload, notes=(*workload.notes, *padding))
+    if profile.device.vendor == "cpu":
+        workload = on_cpu(workload)
     if framework is None:
         workload = replace(workload, notes=(*workload.notes, f"framework {name}"))
     limit = None if max_memory is None else _limit(max_memory, profile)
@@ -63,10 +68,20 @@ def read(
     max_memory: int | str | None = None,
     cards: int | None = None,
     calibration: str | Path | None = None,
+    *,
+    vocab: int | None = None,
+    accept_unread: bool = False,
 ) -> tuple[Request, Strategy, tuple[str, ...]]:
     """Request, strategy and unread keys of a plan.json, a folder that holds one, a MindFormers YAML or a launch script.
 
-    ``cards`` is for files that do not say it; the request's cards are the product of the strategy's degrees.
+    ``cards`` is for files that do not say it; the request's cards are the product of the strategy's degrees.  ``vocab``
+    is for scripts that leave the vocabulary to the tokenizer.
+
+    A file with settings that decide the answer and cannot be read is refused; with ``accept_unread`` they are left out
+    and stand among the unread ones, each as a `planner.dialects.weights.Reason`.
+
+    Without ``hardware`` a script that starts more processes a node than the usual machine holds is put on one that
+    holds them.
 
     The limit is the file's own; a plan put on other hardware, and a file whose limit is more than the card shows to
     the framework, get that hardware's usable memory.
@@ -74,12 +89,17 @@ def read(
     Raises
     ------
     SpecError
-        The file is missing, damaged or of no known kind.
+        The file is missing, damaged, of no known kind, or holds settings that decide the answer and are not read.
     """
     from planner.dialects.read import read as read_file
 
-    found = read_file(path, cards)
-    name = hardware or found.hardware or clusters.DEFAULT_HARDWARE
+    found = read_file(path, cards, vocab)
+    if found.unreliable and not accept_unread:
+        raise SpecError(
+            f"{path}: an answer is not reliable because of {'; '.join(found.unreliable)}. "
+            "To leave that out of the answer, give --accept-unread (accept_unread=True in Python)."
+        )
+    name = hardware or found.hardware or clusters.machine_of(found.per_node)
     profile = name if isinstance(name, Hardware) else clusters.hardware(name)
     moved = found.dialect == "plan" and hardware is not None
     limit = None if moved else found.memory_limit_bytes
@@ -88,10 +108,10 @@ def read(
     if max_memory is not None:
         limit = _limit(max_memory, profile)
     constants = _constants(profile, found.workload.framework, None, calibration)
-    remarks: tuple[str, ...] = ()
+    remarks = _machine_remark(found.per_node, found.strategy.devices, profile, given=hardware is not None)
     if found.calibration and calibration is None and not moved:
         constants, remark = kept.from_dict(found.calibration, profile, found.workload.framework)
-        remarks = (remark,) if remark else ()
+        remarks += (remark,) if remark else ()
     request = Request(
         model=found.model,
         workload=found.workload,
@@ -99,11 +119,32 @@ def read(
         calibration=constants,
         limit_bytes=limit or None,
     )
-    return request, found.strategy, (*found.unread, *remarks)
+    return request, found.strategy, (*map(Reason, found.unreliable), *found.unread, *remarks)
 
 
-def model_for(model: Model | str | float | Path) -> Model:
-    """Model from a record, a name, a parameter count or a config.json.
+def _padded(model: Model, framework: str, profile: Hardware) -> tuple[Model, tuple[str, ...]]:
+    """The model with a vocabulary that every tp of a node divides, where the framework pads it; and a note."""
+    rows = frameworks.padded_vocab(frameworks.of(framework), model.vocab, profile.devices_per_node)
+    if rows == model.vocab:
+        return model, ()
+    return replace(model, vocab=rows), (f"vocabulary {model.vocab} padded to {rows}, as {framework} pads it",)
+
+
+def _machine_remark(per_node: int, devices: int, profile: Hardware, *, given: bool) -> tuple[str, ...]:
+    """A word on the machine, where the processes a node of a script do not fit the usual or the given one."""
+    if not per_node or (per_node == profile.devices_per_node and (given or profile.name == clusters.DEFAULT_HARDWARE)):
+        return ()
+    if per_node == profile.devices_per_node:
+        return (f"machine {profile.name}, because {per_node} processes are started a node; --hardware names another",)
+    if per_node < profile.devices_per_node and devices <= per_node:
+        return ()
+    return (
+        f"{per_node} processes are started a node, but {profile.name} has {profile.devices_per_node} devices a node",
+    )
+
+
+def model_for(model: Model | str | float | Path, as_family: str | None = None) -> Model:
+    """Model from a record, a name, a parameter count or a config.json, read as ``as_family`` where that is given.
 
     >>> model_for("70B").name, model_for("llama-3.1-8b").layers
     ('Llama-3.1-70B', 32)
@@ -111,14 +152,33 @@ def model_for(model: Model | str | float | Path) -> Model:
     if isinstance(model, Model):
         return model
     if isinstance(model, Path):
-        return models.from_file(model)
+        return models.from_file(model, as_family=as_family)
     if not isinstance(model, str):
         return models.closest(model_size(model))
     if re.fullmatch(r"\s*[0-9][0-9_.,eE+]*\s*[KMBGTkmbgt]?\s*", model):
         return models.closest(parse_count(model, "parameter count"))
     if model.endswith(".json") or "\\" in model or Path(model).is_dir():
-        return models.from_file(model)
+        return models.from_file(model, as_family=as_family)
+    if as_family is not None:
+        raise SpecError(f"as_family={as_family!r} says how to read a config.json; {model!r} is none.")
     return models.find(model)
+
+
+def _usual(profile: Hardware) -> str | None:
+    """Framework of devices other than Ascend's; on the CPU that of the self-contained script, target ``mindspore``."""
+    if profile.device.vendor == "cpu":
+        return frameworks.of_target("mindspore", legacy=True).name
+    return next(each.name for each in frameworks.ALL if not each.ascend) if profile.device.vendor == "nvidia" else None
+
+
+def on_cpu(workload: Workload) -> Workload:
+    """The workload as the CPU runs it: float32 and attention written out, because its backend has no other kernels.
+
+    >>> on_cpu(workload_for(model_for("8B"), 2)).compute_dtype
+    'float32'
+    """
+    notes = (*workload.notes, "float32", "attention without a fused kernel")
+    return replace(workload, compute_dtype="float32", flash_attention=False, notes=notes)
 
 
 def workload_for(

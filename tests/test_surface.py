@@ -23,12 +23,12 @@ NAMES = {
 SIGNATURES = {
     "suggest": (
         "model cards hardware seq global_batch tokens framework max_memory pins objective recompute balance top "
-        "progress"
+        "progress as_family"
     ),
     "estimate": (
         "model strategy hardware cards seq global_batch tokens framework max_memory recompute stage_layers degrees"
     ),
-    "MemoryEstimator.from_mindformers": "path hardware max_memory",
+    "MemoryEstimator.from_mindformers": "path hardware max_memory accept_unread",
     "MemoryEstimator.from_plan": "plan hardware max_memory",
     "MemoryEstimator.from_strategy": (
         "model strategy hardware seq global_batch framework max_memory recompute stage_layers degrees"

@@ -59,6 +59,18 @@ class Point:
     clip_grad: bool = True
     mask_compression: bool = False
     """use_attn_mask_compression; deepseek3 always has it."""
+    flash: bool = True
+    """use_flash_attention."""
+    ring: bool = False
+    """use_ring_attention."""
+    interleave: int = 1
+    """micro_batch_interleave_num."""
+    seq_split: int = 1
+    """seq_split_num, with the seqpipe schedule."""
+    swap_optimizer: bool = False
+    """optimizer.swap."""
+    select_comm: Any = False
+    """select_comm_recompute."""
     stage: int = 0
 
     @property
@@ -83,13 +95,14 @@ def config(point: Point) -> dict[str, Any]:
         "trainer": {"type": "CausalLanguageModelingTrainer", "model_name": "grid"},
         "runner_config": {"epochs": 1, "batch_size": point.mbs, "sink_mode": True, "sink_size": 1,
                           "gradient_accumulation_steps": 1 if point.pp > 1 else point.micro_batches},
-        "optimizer": {"type": "AdamW", "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.0},
+        "optimizer": {"type": "AdamW", "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.0,
+                      **({"swap": True} if point.swap_optimizer else {})},
         "lr_schedule": {"type": "ConstantWarmUpLR", "learning_rate": 1e-6, "warmup_ratio": 0, "total_steps": -1},
         "train_dataset": _dataset(point),
         "context": {"mode": 0, "device_target": "Ascend", "max_call_depth": 10000, "memory_optimize_level": "O0",
                     "jit_config": {"jit_level": "O0"}},
         "parallel_config": _parallel_config(point),
-        "micro_batch_interleave_num": 1,
+        "micro_batch_interleave_num": point.interleave,
         "parallel": _parallel(point),
         "recompute_config": _recompute(point),
         "runner_wrapper": {"type": "MFTrainOneStepCell", "scale_sense": 1.0, "use_clip_grad": point.clip_grad},
@@ -126,6 +139,8 @@ def _parallel_config(point: Point) -> dict[str, Any]:
     }  # fmt: skip
     if point.cp_algo == "ulysses_cp":
         section["ulysses_degree_in_cp"] = point.cp
+    if point.seq_split > 1:
+        section["seq_split_num"] = point.seq_split
     if point.dialect == "legacy":
         section["vocab_emb_dp"] = point.vocab_emb_dp
     if point.is_moe:
@@ -145,7 +160,9 @@ def _parallel(point: Point) -> dict[str, Any]:
     }  # fmt: skip
     if point.dialect == "mcore":
         section["dataset_strategy"] = [[point.dp, 1]] * 4
-    if point.vpp > 1:
+    if point.seq_split > 1:
+        section["pipeline_config"] = {"pipeline_interleave": True, "pipeline_scheduler": "seqpipe"}
+    elif point.vpp > 1:
         section["pipeline_config"] = {"pipeline_interleave": True, "pipeline_scheduler": "1f1b"}
     return section
 
@@ -153,6 +170,7 @@ def _parallel(point: Point) -> dict[str, Any]:
 def _recompute(point: Point) -> dict[str, Any]:
     return {
         "recompute": point.recompute, "select_recompute": point.select_recompute,
+        **({"select_comm_recompute": point.select_comm} if point.select_comm else {}),
         "parallel_optimizer_comm_recompute": point.optimizer_comm_recompute, "mp_comm_recompute": point.comm_recompute,
         "recompute_slice_activation": point.slice_activation,
     }  # fmt: skip
@@ -175,7 +193,8 @@ def _llama(point: Point) -> dict[str, Any]:
         "softmax_compute_type": "float32", "rotary_dtype": "float32", "param_init_type": point.param_dtype,
         "use_past": False, "scaling_factor": 1.0, "theta": 500000, "extend_method": "None",
         "use_attn_mask_compression": point.mask_compression,
-        "use_flash_attention": True, "offset": point.offset, "fine_grain_interleave": 1, "checkpoint_name_or_path": "",
+        "use_flash_attention": point.flash, "use_ring_attention": point.ring, "offset": point.offset,
+        "fine_grain_interleave": 1, "checkpoint_name_or_path": "",
     }  # fmt: skip
     return {"model_config": model, "arch": {"type": "LlamaForCausalLM"}}
 
@@ -185,11 +204,12 @@ def _mcore(point: Point) -> dict[str, Any]:
         "vocab_size": point.vocab, "hidden_size": point.hidden, "intermediate_size": point.ffn,
         "num_hidden_layers": point.layers, "num_attention_heads": point.heads, "max_position_embeddings": point.seq,
         "seq_length": point.seq, "rms_norm_eps": 1e-6, "initializer_range": 0.02, "tie_word_embeddings": False,
-        "use_flash_attention": True, "add_bias_linear": False, "attention_dropout": 0.0, "hidden_dropout": 0.0,
+        "use_flash_attention": point.flash, "add_bias_linear": False, "attention_dropout": 0.0, "hidden_dropout": 0.0,
         "offset": point.offset, "params_dtype": point.param_dtype, "compute_dtype": point.compute_dtype,
         "layernorm_compute_dtype": "float32", "softmax_compute_dtype": "float32", "rotary_dtype": "float32",
         "fp32_residual_connection": point.fp32_residual,
         "use_attn_mask_compression": point.mask_compression or point.family == "deepseek3",
+        **({"use_ring_attention": True} if point.ring else {}),
     }  # fmt: skip
 
 

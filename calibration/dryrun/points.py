@@ -35,15 +35,16 @@ def all_points() -> list[Point]:
     """Every point once, in order of worth: the families take turns."""
     qwen3, moe, llama, deepseek = (replace(base, layers=2, first_dense=0) for base in (QWEN3, MOE, LLAMA, DEEPSEEK))
     lists = [
-        [*_core(QWEN3), *_schedules(QWEN3), *_precision(qwen3), *_mixed_qwen3(), *_dense_more(qwen3), *_long(qwen3),
-         *_context_head(qwen3)],
+        [*_core(QWEN3), *_schedules(QWEN3), *_precision(qwen3), *_mixed_qwen3(), *_mixed_context(),
+         *_dense_more(qwen3), *_long(qwen3), *_context_head(qwen3)],
         [*_moe_core(MOE), *_precision(moe), *_mixed_moe(), *_moe_more(moe), *_schedules(MOE), *_long(moe)],
-        [*_core(LLAMA), *_precision(llama), *_mixed_llama(), *_dense_more(llama), *_schedules(LLAMA), *_long(llama)],
+        [*_core(LLAMA), *_precision(llama), *_mixed_llama(), *_mixed_parts(), *_dense_more(llama), *_schedules(LLAMA),
+         *_long(llama)],
         [*_moe_core(DEEPSEEK), *_deepseek_only(DEEPSEEK), *_precision(deepseek), *_mixed_deepseek(),
          *_moe_more(deepseek), *_long(deepseek)],
     ]  # fmt: skip
     turns = chain.from_iterable(zip_longest(*lists))
-    ordered = [*ci_points(), *_deep(), *(point for point in turns if point is not None)]
+    ordered = [*ci_points(), *_deep(), *_settings(), *(point for point in turns if point is not None)]
     return list({repr(point): point for point in ordered}.values())
 
 
@@ -200,6 +201,53 @@ def _deep() -> Iterator[Point]:
     yield replace(LLAMA, **alone, **narrow, dp=8, layers=6, pp=1, micro_batches=1)
 
 
+def _settings() -> Iterator[Point]:
+    """What single settings of a file do: attention, masks, parts of a batch or a sequence, swapping, types."""
+    llama, qwen3, moe = (replace(base, layers=2) for base in (LLAMA, QWEN3, MOE))
+    yield from _both_ends(replace(llama, flash=False))
+    yield from _variants(llama, [{"flash": False, "select_recompute": True}, {"swap_optimizer": True}])
+    yield from _variants(
+        LLAMA, [{"flash": False, "recompute": True}, {"flash": False, "seq": 2048, "tp": 4, "layers": 8}]
+    )
+    yield from _both_ends(replace(qwen3, flash=False))
+    yield from (
+        replace(QWEN3, flash=False, recompute=True),
+        replace(moe, flash=False),
+        replace(qwen3, swap_optimizer=True),
+    )
+    yield from _both_ends(replace(llama, cp=2, ring=True))
+    yield from (
+        replace(LLAMA, cp=2, ring=True, recompute=True, seq=16384),
+        replace(LLAMA, cp=2, ring=True, layers=8, seq=8192),
+    )
+    yield from (replace(LLAMA, cp=4, ring=True, seq=16384), replace(qwen3, cp=2, ring=True))
+    one = {"pp": 1, "micro_batches": 1, "interleave": 2}
+    yield from _variants(llama, [one, {**one, "vocab": 128256}, {"interleave": 2}])
+    yield replace(LLAMA, **one, recompute=True)
+    pieces = replace(LLAMA, seq_split=2, mask_compression=True)
+    yield from _both_ends(pieces)
+    yield from _variants(pieces, [{"seq_split": 4}, {"mask_compression": False}])
+    yield replace(pieces, pp=4, layers=8, micro_batches=4, dp=1)
+    for base in (LLAMA, QWEN3):
+        yield from _variants(base, [{"select_comm": True}, {"select_comm": True, "select_recompute": True}])
+    half = replace(LLAMA, param_dtype="float16")
+    alone = {"tp": 1, "sequence_parallel": False}
+    narrow = {"seq": 1024, "vocab": 4000, "recompute": True, "layers": 6, "pp": 1, "micro_batches": 1}
+    yield from _variants(half, [{}, {"recompute": True}, {"micro_batches": 4}, {"optimizer_shard": False}])
+    yield from _variants(half, [{**narrow, **alone, "dp": 8}, {**narrow, "dp": 4}])
+    yield from (
+        replace(half, recompute=True, layers=8, vocab=4000),
+        replace(QWEN3, **narrow, **alone, dp=8, param_dtype="float16"),
+    )
+    yield replace(llama, pp=1, micro_batches=1, dp=4, param_dtype="float16", recompute=True, **alone)
+    swapped = {"layers": 8, "recompute": True, "seq": 512, "swap_optimizer": True}
+    yield from (
+        replace(LLAMA, **swapped),
+        replace(QWEN3, **swapped),
+        replace(llama, seq=512, swap_optimizer=True, stage=1),
+    )
+
+
 # Mixed points: several things changed at once. None of them is used to derive a term.
 _WIDE = {"hidden": 2048, "heads": 32, "kv_heads": 4, "head_dim": 128, "ffn": 8192, "vocab": 151936}
 
@@ -209,6 +257,20 @@ def _mixed_qwen3() -> Iterator[Point]:
     yield from _both_ends(replace(QWEN3, **_WIDE, tp=4, dp=4, select_recompute=True))
     deep = {"pp": 4, "layers": 8, "micro_batches": 4, "recompute": [2, 1, 1, 0]}
     yield replace(QWEN3, **_WIDE, tp=4, **deep, stage=2)
+
+
+def _mixed_context() -> Iterator[Point]:
+    """Long sequences cut over cp and recomputed, with the whole mask: both ends of the pipeline."""
+    yield from _both_ends(replace(QWEN3, cp=2, seq=16384, recompute=True))
+    last = replace(QWEN3, layers=2, seq=16384, stage=1)
+    yield replace(QWEN3, layers=2, seq=32768, cp=4, recompute=True, stage=1)
+    yield from _variants(last, [{"cp": 2, "dp": 4, "recompute": True}, {"cp": 4}, {"cp": 4, "dp": 4}])
+
+
+def _mixed_parts() -> Iterator[Point]:
+    """Batches in two parts with recompute and compressed masks."""
+    both = replace(LLAMA, interleave=2, recompute=True, mask_compression=True, seq=8192)
+    yield from _variants(both, [{"pp": 1, "micro_batches": 1}, {}])
 
 
 def _mixed_llama() -> Iterator[Point]:
@@ -221,6 +283,9 @@ def _mixed_moe() -> Iterator[Point]:
     wide = {**_WIDE, "experts": 32, "topk": 8, "moe_ffn": 768}
     yield from _both_ends(replace(MOE, **wide | {"ffn": 3072}, dp=8, ep=8, recompute=[1, 1]))
     yield from _both_ends(replace(MOE, **wide | {"ffn": 3072}, tp=4, layers=4, recompute=True))
+    yield replace(MOE, **wide | {"ffn": 3072}, dp=8, ep=8, layers=4, recompute=True, mask_compression=True)
+    yield replace(MOE, experts=32, topk=8, dp=8, ep=8, layers=8, recompute=[2, 2], mask_compression=True)
+    yield replace(MOE, experts=32, topk=8, layers=16, recompute=True)
 
 
 def _mixed_deepseek() -> Iterator[Point]:

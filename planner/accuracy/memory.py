@@ -381,12 +381,10 @@ def predict(row: TruthRow) -> Memory:
 def workload_of(row: TruthRow) -> Workload:
     """The row's workload with the switches it names."""
     assert row.workload is not None
-    switches = [flag for flag in _SWITCHES if flag in row.flags]
+    switches = [*row.switches, *(flag for flag in _SWITCHES if flag in row.flags)]
     if row.kind == SIMULATOR_ROWS and "fused-cross-entropy" not in row.flags:
         switches.append("unfused-cross-entropy")
     switches.extend(switch for words, switch in _FRAMEWORKS if any(word in row.framework_text for word in words))
-    if "mindspore-lab/mindformers" in row.source or "mindspore-ai/docs" in row.source:  # recipes of releases up to 1.5
-        switches.append("selective-legacy")
     if "lora" in row.flags:
         switches.append("frozen-weights")
     return replace(row.workload, switches=tuple(switches))

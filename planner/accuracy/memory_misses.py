@@ -9,10 +9,9 @@ from planner.observe.published import TruthRow
 #: Case of measurements/memory-cases.csv: words of its source, so that another file's rows are not mistaken for it, and
 #: the reason.
 _REASONS: Final = {
-    "F12": (
-        "qwen2.5_72B_32K.yaml",
-        "with 8 micro-batches in flight its first stage keeps at least 8 x 10 layers x 34 s b h / t = 85 GiB under the "
-        "recompute the row states; the row must leave full recompute out",
+    "F17": (
+        "finetune_qwen2_5_7b_8k.yaml",
+        "0.5 % over: its loss holds two float32 tensors that the file's jit_level O1 may fuse; lists are those of O0",
     ),
     "I03": (
         "flattened gradient copy",

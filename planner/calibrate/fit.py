@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from planner.cluster.load import calibration, hardware
 from planner.cluster.records import Calibration, Cluster, Constant, Hardware
+from planner.cluster.tables import NOTHING, Measured
 from planner.cost.strategies import Strategies
 from planner.cost.time.setting import Execution, default_execution, peak_flop_per_s
 from planner.cost.time.step import StepTime, evaluate_constants
@@ -65,6 +66,8 @@ class TimeCase:
         Framework and release as published; rows of one release share their software.
     generation : str
         Version string of the framework alone.
+    tables : Measured
+        Micro-benchmarks of the device that ran, which stay as they are while constants are fitted.
     """
 
     case_id: str
@@ -76,6 +79,7 @@ class TimeCase:
     measured_s: float
     release: str
     generation: str
+    tables: Measured = NOTHING
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -202,7 +206,7 @@ def execution(row: TruthRow) -> Execution:
 def predict(case: TimeCase, constants: Mapping[str, float | FloatArray], copies: int = 1) -> StepTime:
     """Step time of a case; constants may be arrays over ``copies`` rows."""
     table = case.table if copies == 1 else case.table.take(np.zeros(copies, np.int64))
-    return evaluate_constants(case.model, case.workload, case.cluster, constants, table, case.run)
+    return evaluate_constants(case.model, case.workload, case.cluster, constants, table, case.run, case.tables)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -62,9 +62,10 @@ def _how(status: int) -> str:
     return f"was killed by signal {-status} ({name}{hint})"
 
 
-def last_error_line(log: Path) -> str:
-    """The last line of a log that names an error, else its last line that is not empty."""
+def last_error_line(log: Path, besides: re.Pattern[str] | None = None) -> str:
+    """The last line of a log that names an error, else its last line that is not empty; lines of ``besides`` apart."""
     lines = [line.strip() for line in _tail(log) if line.strip() and not _HARMLESS.search(line)]
+    lines = [line for line in lines if besides is None or not besides.search(line)]
     errors = [line for line in lines if _ERROR_LINE.search(line)]
     return (errors or lines or [""])[-1]
 

@@ -1,4 +1,9 @@
-"""Child processes that never outlive us: each leads a process group, killed on timeout, signal or error."""
+"""Child processes that never outlive us: each leads a process group, killed on timeout, signal or error.
+
+Launchers (MindSpore's msrun) put their workers into sessions of their own, which a signal to the group does not reach,
+and which are nobody's children once the launcher is dead.  So every child carries a mark in its environment, which all
+that it starts inherit; whoever carries it is ended with it (Linux; elsewhere the group alone).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -16,6 +22,8 @@ from typing import NoReturn
 
 _GRACE_S = 3.0
 _POLL_S = 0.2
+_ASK_S = 1.0
+_MARK = "PLANNER_CHILD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +34,8 @@ class Ended:
     """Exit status; negative: the signal that ended it."""
     timed_out: bool
     seconds: float
+    stopped: bool = False
+    """True: the caller's ``failed`` said so before the child ended by itself."""
 
 
 @contextlib.contextmanager
@@ -55,6 +65,7 @@ class Children:
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
+        self._marks: dict[int, str] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -68,22 +79,31 @@ class Children:
         """Kill what runs and start nothing more."""
         with self._lock:
             self._closed = True
-            running = list(self._running)
-        for child in running:
-            kill_group(child)
+            running = [(child, self._marks[child.pid]) for child in self._running]
+        for child, mark in running:
+            kill_group(child, mark)
 
     def run(
-        self, command: Sequence[str], *, env: Mapping[str, str], folder: Path, log: Path, timeout_s: float
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        folder: Path,
+        log: Path,
+        timeout_s: float,
+        failed: Callable[[], bool] | None = None,
     ) -> Ended:
-        """Run `command` in `folder` with both its outputs in `log`; kill its whole group after `timeout_s`."""
+        """Run `command` in `folder` with both its outputs in `log`; kill its whole group after `timeout_s`.
+
+        ``failed`` is asked every second; once it holds, the group is killed without waiting for the child to notice.
+        """
         started = time.monotonic()
         with log.open("wb") as output, self._child(command, env, folder, output.fileno()) as child:
-            try:
-                status, timed_out = child.wait(timeout_s), False
-            except subprocess.TimeoutExpired:
-                kill_group(child)
-                status, timed_out = child.wait(), True
-        return Ended(status=status, timed_out=timed_out, seconds=time.monotonic() - started)
+            status, timed_out, stopped = _wait(child, started + timeout_s, failed)
+            if status is None:
+                kill_group(child, self._marks[child.pid])
+                status = child.wait()
+        return Ended(status=status, timed_out=timed_out, seconds=time.monotonic() - started, stopped=stopped)
 
     @contextlib.contextmanager
     def _child(
@@ -92,9 +112,10 @@ class Children:
         with self._lock:
             if self._closed:
                 raise KeyboardInterrupt
+            mark = uuid.uuid4().hex
             child = subprocess.Popen(
                 command,
-                env=dict(env),
+                env={**env, _MARK: mark},
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -102,22 +123,59 @@ class Children:
                 start_new_session=True,
             )
             self._running.add(child)
+            self._marks[child.pid] = mark
         try:
             yield child
         finally:
-            kill_group(child)
+            kill_group(child, mark)
             with self._lock:
                 self._running.discard(child)
+                self._marks.pop(child.pid, None)
 
 
-def kill_group(child: subprocess.Popen[bytes]) -> None:
-    """End a child and all it started: SIGTERM, then SIGKILL for what is left after a moment."""
-    _signal_group(child.pid, signal.SIGTERM)
+def _wait(
+    child: subprocess.Popen[bytes], deadline: float, failed: Callable[[], bool] | None
+) -> tuple[int | None, bool, bool]:
+    """Exit status of a child, or None with the reason to end it: too late, or failed."""
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return child.wait(max(left if failed is None else min(left, _ASK_S), 0.0)), False, False
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline:
+                return None, True, False
+            if failed is not None and failed():
+                return None, False, True
+
+
+def kill_group(child: subprocess.Popen[bytes], mark: str = "") -> None:
+    """End a child and all it started: SIGTERM, then SIGKILL for what is left after a moment.
+
+    ``mark`` finds what has left the child's group, see `Children.run`.
+    """
+    _signal_all(child.pid, mark, signal.SIGTERM)
     deadline = time.monotonic() + _GRACE_S
-    while child.poll() is None and time.monotonic() < deadline:
+    while (child.poll() is None or _marked(mark)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    _signal_group(child.pid, signal.SIGKILL)
+    _signal_all(child.pid, mark, signal.SIGKILL)
     child.wait()
+
+
+def _signal_all(group: int, mark: str, number: signal.Signals) -> None:
+    _signal_group(group, number)
+    for process in _marked(mark):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process, number)
+
+
+def _marked(mark: str) -> list[int]:
+    """Processes that carry a mark in their environment; none without a mark, or without /proc."""
+    wanted, found = f"{_MARK}={mark}".encode(), []
+    for entry in Path("/proc").glob("[0-9]*") if mark else ():
+        with contextlib.suppress(OSError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0") and int(entry.name) != os.getpid():
+                found.append(int(entry.name))
+    return found
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

@@ -30,6 +30,8 @@ def model_from(options: ModelOptions) -> Model:
     sizes = parse.sizes_of(options)
     if len(given) > 1:
         raise SpecError(f"--{' and --'.join(given)} both name a model; give one of them.")
+    if options.as_family is not None and options.config is None:
+        raise SpecError("--as says how to read a config.json; give it with --config.")
     if not given and not sizes:
         raise SpecError("which model? Give --params 70B, --model NAME, --config config.json, or sizes like --layers.")
     if not given:
@@ -39,7 +41,7 @@ def model_from(options: ModelOptions) -> Model:
     elif options.model is not None:
         base = load.find(options.model)
     else:
-        base = load.from_file(options.config or "")
+        base = load.from_file(options.config or "", as_family=options.as_family)
     return load.with_overrides(base, **sizes) if sizes else base  # type: ignore[arg-type]
 
 
@@ -70,15 +72,29 @@ def file_from(
     workload: WorkloadOptions,
     pins: PinOptions,
     cards: str | None = None,
+    *,
+    accept_unread: bool = False,
 ) -> tuple[Request, Strategy, tuple[str, ...]]:
     """Request, strategy and unread keys of a plan.json or a MindFormers YAML."""
     from planner import inputs
 
-    given = [*_given(model), *_given(dataclasses.replace(workload, calibration=None)), *_given(pins)]
+    given = [
+        *_given(dataclasses.replace(model, vocab=None)),
+        *_given(dataclasses.replace(workload, calibration=None)),
+        *_given(pins),
+    ]
     if given:
         raise SpecError(f"--from takes model, workload and strategy from {path}; leave out {', '.join(given)}.")
     devices = None if cards is None else cards_from(cards)
-    request, strategy, unread = inputs.read(path, cluster.hardware, memory_from(cluster), devices, workload.calibration)
+    request, strategy, unread = inputs.read(
+        path,
+        cluster.hardware,
+        memory_from(cluster),
+        devices,
+        workload.calibration,
+        vocab=parse.sizes_of(model).get("vocab"),
+        accept_unread=accept_unread,
+    )
     if devices is not None and devices != strategy.devices:
         raise SpecError(
             f"--cards {devices}, but {path} splits the work over {strategy.devices}; leave --cards out, or ask "
@@ -89,7 +105,11 @@ def file_from(
 
 def _given(options: object) -> list[str]:
     names = [f.name for f in dataclasses.fields(options)]  # type: ignore[arg-type]
-    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) is not None]
+    return [
+        "--as" if name == "as_family" else f"--{name.replace('_', '-')}"
+        for name in names
+        if getattr(options, name) is not None
+    ]
 
 
 def cards_from(text: str | None) -> int:

@@ -45,6 +45,7 @@ class ModelOptions:
     params: str | None = opt("--params", MODEL_PANEL, "Parameter count: the closest published shape.", "70B")
     model: str | None = opt("--model", MODEL_PANEL, "A published model; 'planner models' lists them.", "NAME")
     config: str | None = opt("--config", MODEL_PANEL, "A Hugging Face config.json, read offline.", "FILE")
+    as_family: str | None = opt("--as", MODEL_PANEL, "Read --config as this family's sizes.", "FAMILY")
     layers: str | None = opt("--layers", SIZES_PANEL, "Decoder layers.", "N")
     hidden: str | None = opt("--hidden", SIZES_PANEL, "Hidden width.", "N")
     ffn: str | None = opt("--ffn", SIZES_PANEL, "Width of the dense MLP.", "N")
@@ -128,6 +129,12 @@ class OutputOptions:
     """How to answer."""
 
     json: bool = opt("--json", OUTPUT_PANEL, "One JSON document on stdout (docs/json.md).", default=False)
+
+
+#: For commands that read a file.
+ACCEPT_UNREAD = own(
+    "--accept-unread", MODEL_PANEL, "Answer without settings of the file that decide it and are not read."
+)
 
 
 def spread(*, epilog: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:

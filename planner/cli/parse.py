@@ -144,7 +144,7 @@ def sizes_of(options: ModelOptions) -> dict[str, int]:
     sizes = {}
     for field in dataclasses.fields(options):
         text = getattr(options, field.name)
-        if text is not None and field.name not in ("params", "model", "config"):
+        if text is not None and field.name not in ("params", "model", "config", "as_family"):
             sizes[field.name] = whole(
                 text, f"--{field.name.replace('_', '-')}", least=0 if _optional(field.name) else 1
             )

@@ -6,10 +6,12 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from planner.cluster.load import calibration
 from planner.cluster.records import Calibration, Constant, Hardware
+from planner.cluster.schema_tables import tables_from, tables_to_dict
+from planner.cluster.tables import NOTHING
 from planner.errors import CalibrationError, PlannerError
 
 _WHOLE = ("constants", "residual_log_p10", "residual_log_p90", "rows", "sources", "device")
@@ -24,7 +26,10 @@ def digest(record: Calibration) -> str:
     True
     """
     numbers = {key: constant.value for key, constant in sorted(record.constants.items())}
-    text = json.dumps([numbers, record.residual_log_p10, record.residual_log_p90])
+    parts: list[Any] = [numbers, record.residual_log_p10, record.residual_log_p90]
+    if record.measured != NOTHING:
+        parts.append(dataclasses.asdict(record.measured))
+    text = json.dumps(parts)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -40,6 +45,8 @@ def to_dict(record: Calibration, hardware: Hardware, framework: str) -> dict[str
     if body["digest"] != _shipped_digest(record, hardware, framework):
         whole = dataclasses.asdict(record)
         body |= {key: whole[key] for key in _WHOLE}
+        if record.measured != NOTHING:
+            body["measured"] = tables_to_dict(record.measured)
     return body
 
 
@@ -87,4 +94,9 @@ def _whole(body: Mapping[str, Any]) -> Calibration:
         residual_log_p90=float(body["residual_log_p90"]),
         rows=int(body["rows"]),
         sources=tuple(map(str, body["sources"])),
+        measured=tables_from(body["measured"], _damaged) if "measured" in body else NOTHING,
     )
+
+
+def _damaged(words: str) -> NoReturn:
+    raise CalibrationError(f"the plan's calibration is damaged ({words}); make the plan again.")

@@ -27,7 +27,7 @@ DEFAULT_HARDWARE: Final = "910B3"
 #: Files of more bytes than this are not profiles.
 MAX_FILE_BYTES: Final = 2**20
 
-_PRIORS: Final = {"ascend": "priors-ascend", "nvidia": "priors-gpu", "cpu": "priors-ascend"}
+_PRIORS: Final = {"ascend": "priors-ascend", "nvidia": "priors-gpu", "cpu": "priors-cpu"}
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -63,6 +63,20 @@ def hardware(name_or_path: str | Path = DEFAULT_HARDWARE) -> Hardware:
     if "/" in text or "\\" in text:
         return _own(text)
     raise ProfileError(_unknown(text))
+
+
+def machine_of(per_node: int) -> str:
+    """Name of the profile for a script that starts so many processes a node; the usual one where any holds them.
+
+    >>> machine_of(8), machine_of(16), machine_of(12)
+    ('910B3', '910C', '910B3')
+    """
+    usual = hardware(DEFAULT_HARDWARE)
+    if per_node <= usual.devices_per_node:
+        return usual.name
+    known = (hardware(name) for name in hardware_names())
+    same = (p.name for p in known if p.device.vendor == usual.device.vendor and p.devices_per_node == per_node)
+    return next(same, usual.name)
 
 
 def hardware_names() -> tuple[str, ...]:
@@ -118,7 +132,7 @@ def generations(hardware: Hardware, framework: str) -> tuple[str, ...]:
 
 
 def calibration_file(path: str | Path, hardware: Hardware, framework: str) -> Calibration:
-    """Constants of a user's own file, completed from the priors.
+    """Constants of a user's own file; what it leaves out comes from the shipped calibration, else from the priors.
 
     Raises
     ------
@@ -131,7 +145,9 @@ def calibration_file(path: str | Path, hardware: Hardware, framework: str) -> Ca
         raise CalibrationError(f"calibration {path} is for {', '.join(devices)}, not for {hardware.name}.")
     if not {framework, frameworks.of(framework).family} & set(listed):
         raise CalibrationError(f"calibration {path} is for {', '.join(listed)}, not for {framework}.")
-    return _completed(record, hardware, framework)
+    shipped = calibration(hardware, framework)
+    constants = {**shipped.constants, **record.constants}
+    return replace(record, device=hardware.name, framework=framework, constants=constants)
 
 
 def data_directory(name: str) -> Path:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Literal
 
+from planner.cluster.tables import NOTHING, Measured
 from planner.errors import ProfileError, SpecError
 
 
@@ -152,6 +153,8 @@ class Calibration:
         Keys are listed and explained in ``planner.cost.time.step``.
     residual_log_p10, residual_log_p90 : float
         10th and 90th percentile of log(measured / predicted) on left-out rows: the 80 % interval of an estimate.
+    measured : Measured
+        Tables of micro-benchmarks, which correct the constants where something was measured.
     """
 
     name: str
@@ -164,6 +167,7 @@ class Calibration:
     residual_log_p90: float
     rows: int
     sources: tuple[str, ...]
+    measured: Measured = NOTHING
 
     def __getitem__(self, key: str) -> float:
         return self.constants[key].value

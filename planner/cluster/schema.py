@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from planner.cluster.records import Calibration, Constant, Device, Fabric, Hardware
+from planner.cluster.schema_tables import tables_from
+from planner.cluster.tables import NOTHING
 from planner.errors import CalibrationError, PlannerError, ProfileError
 from planner.units import GIB, KIB, MIB, TIB
 
@@ -52,7 +54,7 @@ _TOP: Final = ("name", "aliases", "vendor", "description", *SECTIONS)
 _FACT: Final = ("value", "unit", "kind", "source")
 _CALIBRATION: Final = (
     "name", "device", "framework", "generation", "date", "constants", "residual_log_p10", "residual_log_p90", "rows",
-    "sources",
+    "sources", "measured",
 )  # fmt: skip
 _CONSTANT: Final = ("value", "low", "high", "kind", "source")
 
@@ -194,6 +196,7 @@ def calibration_from(data: Any, file: str) -> tuple[Calibration, tuple[str, ...]
         residual_log_p90=high,
         rows=int(rows),
         sources=_texts(reader, top.get("sources", []), "sources"),
+        measured=tables_from(top["measured"], reader.fail) if "measured" in top else NOTHING,
     )
     return record, devices, frameworks
 

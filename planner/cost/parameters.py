@@ -34,6 +34,7 @@ from planner.model.operators import (
     final_norm_parameters,
     head_parameters,
     layer_parameters,
+    qk_norm_parameters,
 )
 from planner.model.records import DENSE, LayerKind, Model
 
@@ -151,7 +152,7 @@ def rank_parameters(
 def layer_classes(model: Model, table: Strategies, kind: LayerKind, rules: Splitting) -> Classes:
     """Parameters of one rank in one layer of a kind, shape (C,) [count]."""
     each, att = layer_parameters(model, kind), model.attention
-    inner = att.q_lora_rank + att.kv_lora_rank if att.kind == "mla" else 2 * att.head_dim * att.qk_norm
+    inner = att.q_lora_rank + att.kv_lora_rank if att.kind == "mla" else qk_norm_parameters(model)
     norms = model.norms_per_layer * model.hidden * (2 if model.norm_bias else 1) + inner
     shared = 0
     if kind != DENSE and model.moe is not None:

@@ -77,6 +77,20 @@ def check_family(model: Model, target: str) -> None:
     )
 
 
+def check_windows(model: Model, target: str, seq: int) -> None:
+    """Refuse layers whose window is shorter than the sequence: no target's files say it, all would see everything.
+
+    Raises
+    ------
+    EmitError
+    """
+    if model.windowed_layers and model.window < seq:
+        raise EmitError(
+            f"{target} cannot hold {model.name}: {model.windowed_layers} layers see {model.window} tokens, and its "
+            f"files would train them on all {seq}. Give --seq up to {model.window}, or drop the config's window."
+        )
+
+
 def refuse(model: Model, target: str, what: str) -> EmitError:
     """Error for one feature of a model that `target` cannot hold."""
     others = [name for name in targets_for(model) if name != target]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from planner.cost.strategies import Strategy
 from planner.dialects.graph import layout
 from planner.dialects.graph.read import ReadResult
 from planner.dialects.mindspeed.flags import FLAGS, SWITCH
-from planner.dialects.mindspeed.read import Flags
+from planner.dialects.mindspeed.given import Flags
 from planner.dialects.mindspeed.recompute import held
 from planner.dialects.mindspeed.rules import broken_rules
 from planner.dialects.mindspeed.write import strategy_flags
@@ -21,6 +21,7 @@ from planner.dialects.read import dialect, read_text_as
 from planner.dialects.text.yaml_edit import YamlText
 from planner.dialects.text.yaml_read import Document, loads, read_text
 from planner.errors import EmitError, SpecError
+from planner.model.records import Workload
 
 #: Flags of a MindSpeed script that say how to split the work; those that a new strategy does not need are removed.
 _STRATEGY_FLAGS = (
@@ -61,6 +62,12 @@ class Improved:
     difference: tuple[str, ...]
     before: ReadResult
     strategy: Strategy
+
+
+def after_change(workload: Workload) -> Workload:
+    """The workload of the file that `improve` makes: it cuts neither batches nor sequences and gathers once."""
+    gone = ("batch-parts", "sequence-pieces", "gathers", "gathers-alone")
+    return replace(workload, switches=tuple(s for s in workload.switches if s.partition("=")[0] not in gone))
 
 
 def improve(path: str | Path, strategy: Strategy, devices: int | None = None) -> Improved:
@@ -133,6 +140,8 @@ def _graph(document: Document, s: Strategy, before: ReadResult) -> str:
     for key, value in runner.items():
         _set_if_new(text, document, ("runner_config", key), value)
     _set_if_new(text, document, ("micro_batch_interleave_num",), 1)
+    _set_if_new(text, document, ("parallel_config", "seq_split_num"), 1)
+    _set_if_new(text, document, ("recompute_config", "select_comm_recompute"), False)
     if legacy:
         _set_if_new(text, document, ("model", "model_config", "batch_size"), s.micro_batch_size)
     _set_if_new(text, document, ("model", "model_config", "offset"), layout.offset(s))
@@ -183,7 +192,8 @@ _DEFAULTS: dict[str, Any] = {
     "micro_batch_num": 1, "use_seq_parallel": False, "context_parallel_algo": "colossalai_cp",
     "ulysses_degree_in_cp": 1,
     "batch_size": 1, "gradient_accumulation_steps": 1, "micro_batch_interleave_num": 1, "offset": 0,
-    "recompute": False, "select_recompute": False, "enable_parallel_optimizer": False, "swap": False,
+    "seq_split_num": 1, "recompute": False, "select_recompute": False, "select_comm_recompute": False,
+    "enable_parallel_optimizer": False, "swap": False,
     "gradient_accumulation_shard": False, "optimizer_weight_shard_size": -1,
 }  # fmt: skip
 

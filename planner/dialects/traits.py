@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from planner.model import configs
 from planner.model.records import Model
 
 _CONFIG_LIMIT_BYTES: Final = 1 << 20
@@ -149,5 +150,6 @@ def _config(model: Model) -> dict[str, Any]:
         body = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError):
         return {}
+    body = dict(configs.text_part(body, str(path))[0]) if isinstance(body, dict) else body
     same = isinstance(body, dict) and body.get("hidden_size") == model.hidden and body.get("vocab_size") == model.vocab
     return body if same else {}

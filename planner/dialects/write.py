@@ -80,6 +80,7 @@ def emit(
 def render(plan: Plan, target: str, settings: Settings) -> list[File]:
     """Every file of a target, in memory; the main one first, plan.json last."""
     families.check_family(plan.model, target)
+    families.check_windows(plan.model, target, plan.workload.seq)
     if target == mindformers_graph.TARGET:
         main = [
             mindformers_graph.render(plan, settings),

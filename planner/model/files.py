@@ -15,8 +15,8 @@ from planner.model.records import Model
 MAX_CONFIG_BYTES: Final = 16 * 2**20
 
 
-def from_file(path: str | Path) -> Model:
-    """Model of a Hugging Face ``config.json``, or of a folder that holds one.
+def from_file(path: str | Path, *, as_family: str | None = None) -> Model:
+    """Model of a Hugging Face ``config.json``, or of a folder that holds one; ``as_family`` as in `from_config`.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def from_file(path: str | Path) -> Model:
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror or error}.") from None
     mapping = _parse(text, path)
-    return from_config(mapping, name=_name(mapping, path), source=str(path))
+    return from_config(mapping, name=_name(mapping, path), source=str(path), as_family=as_family)
 
 
 def _name(mapping: Mapping[str, Any], path: Path) -> str:
@@ -55,11 +55,21 @@ def _read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8-sig")
 
 
+def _once(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
+    """An object whose keys are given once, or again with the same value."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found and found[key] != value:
+            raise SpecError(f"{path} gives '{key}' twice, as {found[key]!r} and {value!r}; keep one.")
+        found[key] = value
+    return found
+
+
 def _parse(text: str, path: Path) -> Mapping[str, Any]:
     if not text.strip():
         raise SpecError(f"{path} is empty; give a Hugging Face config.json.")
     try:
-        mapping = json.loads(text)
+        mapping = json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, path))
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise SpecError(f"{path} is not valid JSON: {error.msg} at {place}; is the file whole?") from None

@@ -117,19 +117,32 @@ def attention_parameters(model: Model) -> Shards:
     if att.kind == "gqa":
         qkv_width = (att.heads + 2 * att.kv_heads) * att.head_dim
         tp = h * qkv_width + (qkv_width if att.qkv_bias else 0) + out
-        return Shards(tp=tp, replicated=replicated + (2 * att.head_dim if att.qk_norm else 0))
+        return Shards(tp=tp + (att.heads if att.sinks else 0), replicated=replicated + qk_norm_parameters(model))
     q_width = att.heads * att.head_dim
     kv_down = att.kv_lora_rank + att.qk_rope_dim
     tp = (att.q_lora_rank or h) * q_width + att.kv_lora_rank * att.heads * (att.qk_nope_dim + att.v_head_dim) + out
     replicated += h * att.q_lora_rank + att.q_lora_rank + h * kv_down + att.kv_lora_rank
     if att.qkv_bias:
         replicated += att.q_lora_rank + kv_down
-    return Shards(tp=tp, replicated=replicated)
+    return Shards(tp=tp, replicated=replicated + _indexer(model))
 
 
-def _mlp(model: Model, width: int) -> Shards:
+def qk_norm_parameters(model: Model) -> int:
+    """Norms of queries and keys of one grouped-query layer [count]: as wide as a head, or as all heads together."""
+    att = model.attention
+    return (att.heads + att.kv_heads if att.norm_whole else 2) * att.head_dim if att.qk_norm else 0
+
+
+def _indexer(model: Model) -> int:
+    """Sparse indexer of DeepSeek-V3.2: queries of its heads, one key with a LayerNorm, a weight per head [count]."""
+    att, h = model.attention, model.hidden
+    queries = att.q_lora_rank * att.index_heads * att.index_dim
+    return queries + h * att.index_dim + 2 * att.index_dim + h * att.index_heads if att.index_heads else 0
+
+
+def _mlp(model: Model, width: int, bias: bool | None = None) -> Shards:
     columns = 2 * width if model.gated_mlp else width
-    bias = model.mlp_bias
+    bias = model.mlp_bias if bias is None else bias
     return Shards(
         tp=model.hidden * (columns + width) + (columns if bias else 0), replicated=model.hidden if bias else 0
     )
@@ -147,7 +160,15 @@ def mlp_parameters(model: Model, kind: LayerKind) -> Shards:
     moe = model.moe
     shared = _mlp(model, moe.shared_ffn) if moe.shared_ffn else Shards()
     router = model.hidden * moe.experts + (model.hidden if moe.shared_gate else 0)
-    return shared + Shards(replicated=router, expert=moe.experts * _mlp(model, moe.expert_ffn).total)
+    router += moe.experts if moe.expert_bias else 0
+    return shared + Shards(replicated=router, expert=moe.experts * expert_parameters(model))
+
+
+def expert_parameters(model: Model) -> int:
+    """One routed expert [count]; 0 without experts."""
+    if model.moe is None:
+        return 0
+    return _mlp(model, model.moe.expert_ffn, model.mlp_bias or model.moe.expert_bias).total
 
 
 def _norm(model: Model) -> int:
@@ -163,7 +184,8 @@ def layer_parameters(model: Model, kind: LayerKind) -> Shards:
 
 def embedding_parameters(model: Model) -> Shards:
     """Token table and, if positions are learned, position table (replicated) [count]."""
-    return Shards(tp=model.vocab * model.hidden, replicated=model.learned_positions * model.hidden)
+    norm = _norm(model) if model.embedding_norm else 0
+    return Shards(tp=model.vocab * model.hidden, replicated=model.learned_positions * model.hidden + norm)
 
 
 def head_parameters(model: Model) -> Shards:
@@ -233,7 +255,7 @@ def active_parameter_count(model: Model, *, trainable: bool = True, include_mtp:
     if include_mtp and model.layer_kinds[-1] == MOE:
         layers += model.mtp_layers
     idle = model.moe.experts - model.moe.topk
-    return total - layers * idle * _mlp(model, model.moe.expert_ffn).total
+    return total - layers * idle * expert_parameters(model)
 
 
 # ----------------------------------------------------------------------------------------------- matrix products
@@ -256,7 +278,19 @@ def _attention_gemms(model: Model) -> tuple[Gemm, ...]:
         *queries,
         Gemm(name="kv_down", k=h, n=att.kv_lora_rank + att.qk_rope_dim, shard="replicated"),
         Gemm(name="kv_up", k=att.kv_lora_rank, n=kv_up, shard="column"),
+        *_indexer_gemms(model),
         out,
+    )
+
+
+def _indexer_gemms(model: Model) -> tuple[Gemm, ...]:
+    att = model.attention
+    if not att.index_heads:
+        return ()
+    return (
+        Gemm(name="index_q", k=att.q_lora_rank, n=att.index_heads * att.index_dim, shard="replicated"),
+        Gemm(name="index_k", k=model.hidden, n=att.index_dim, shard="replicated"),
+        Gemm(name="index_weights", k=model.hidden, n=att.index_heads, shard="replicated"),
     )
 
 
@@ -305,10 +339,11 @@ def mtp_gemms(model: Model) -> tuple[Gemm, ...]:
 
 
 def attention_flop_per_token(model: Model, seq: int, causal: bool = True) -> float:
-    """Forward FLOP per token of one layer's scores and their product with the values.
+    """Forward FLOP per token of one layer's scores and their product with the values, the mean over all layers.
 
     ``2 s a (d + v)``; half of that for a causal mask, the usual convention of model FLOP (a token sees s/2 keys on
-    average; the exact (s + 1)/2 differs by 1/s).
+    average; the exact (s + 1)/2 differs by 1/s).  Layers with a sliding window or chunks see `keys_seen`; a sparse
+    indexer scores all keys (``2 s a_i d_i``) and attends to the chosen ones.
 
     Examples
     --------
@@ -317,8 +352,29 @@ def attention_flop_per_token(model: Model, seq: int, causal: bool = True) -> flo
     True
     """
     att = model.attention
-    full = 2.0 * seq * att.heads * (att.head_dim + att.v_head_dim)
-    return full / 2 if causal else full
+    whole, each = keys_seen(seq, causal=causal), 2.0 * att.heads * (att.head_dim + att.v_head_dim)
+    if att.index_heads:
+        chosen = keys_seen(seq, att.index_topk, causal=causal)
+        return chosen * each + whole * 2.0 * att.index_heads * att.index_dim
+    if not model.windowed_layers:
+        return whole * each
+    near = keys_seen(seq, model.window, chunked=model.chunked_windows, causal=causal)
+    windowed = model.windowed_layers / model.layers
+    return (windowed * near + (1.0 - windowed) * whole) * each
+
+
+def keys_seen(seq: int, window: int = 0, *, chunked: bool = False, causal: bool = True) -> float:
+    """Keys a token sees on average [count]: of the whole sequence, its last ``window`` tokens, or its own chunk.
+
+    A causal token at place i sees ``min(i, window)``, on average ``w - w^2 / 2s``.
+
+    >>> keys_seen(4096), keys_seen(4096, 1024), keys_seen(4096, 1024, chunked=True), keys_seen(512, 1024)
+    (2048.0, 896.0, 512.0, 256.0)
+    """
+    width = min(window or seq, seq)
+    if not causal:
+        return float(width)
+    return width / 2 if chunked else width - width * width / (2.0 * seq)
 
 
 def layer_flop_per_token(model: Model, kind: LayerKind, seq: int, causal: bool = True) -> float:

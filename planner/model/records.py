@@ -40,6 +40,11 @@ class Attention:
     kv_lora_rank: int = 0
     qk_nope_dim: int = 0
     qk_rope_dim: int = 0
+    norm_whole: bool = False  # q/k norms (``qk_norm``) are as wide as all heads together (MiniMax-M2, OLMo 2)
+    sinks: bool = False  # one learned logit per head (gpt-oss)
+    index_heads: int = 0  # sparse indexer (DeepSeek-V3.2): heads, their width, keys a token attends to; 0: none
+    index_dim: int = 0
+    index_topk: int = 0
 
     def __post_init__(self) -> None:
         _positive(
@@ -59,8 +64,15 @@ class Attention:
                     f"latent attention: head_dim={self.head_dim} must be qk_nope_dim + qk_rope_dim = "
                     f"{self.qk_nope_dim} + {self.qk_rope_dim}."
                 )
+        elif self.index_heads:
+            raise SpecError("attention: a sparse indexer (index_heads) belongs to latent attention (kind mla).")
         elif self.v_head_dim != self.head_dim:
             raise SpecError(f"attention: v_head_dim={self.v_head_dim} must equal head_dim={self.head_dim}.")
+        _natural("sparse indexer", index_heads=self.index_heads, index_dim=self.index_dim, index_topk=self.index_topk)
+        if self.index_heads:
+            _positive(
+                "sparse indexer", index_dim=self.index_dim, index_topk=self.index_topk, q_lora_rank=self.q_lora_rank
+            )
         if self.heads % self.kv_heads:
             raise SpecError(
                 f"{self.kv_heads} key/value heads do not divide {self.heads} attention heads; "
@@ -78,6 +90,7 @@ class Moe:
     shared_ffn: int = 0
     shared_gate: bool = False
     router_bias: bool = False  # a non-trainable selection bias per expert (DeepSeek-V3, GLM-4.5)
+    expert_bias: bool = False  # trained biases on the router and on every expert's projections (gpt-oss)
 
     def __post_init__(self) -> None:
         _positive("mixture of experts", experts=self.experts, topk=self.topk, expert_ffn=self.expert_ffn)
@@ -98,9 +111,17 @@ class Model:
         Multi-token-prediction modules behind the last layer; each holds one layer of the last kind, a 2h x h
         projection and three norms, and shares embedding and head.
     norms_per_layer : int
-        2 (pre-norm) or 4 (with post-norms, GLM-4-0414).
+        1 (attention and MLP side by side, Command-R), 2 (pre-norm) or 4 (with post-norms, GLM-4-0414, Gemma 2).
     learned_positions : int
         Rows of a learned position table (GPT), 0 for rotary positions.
+    embedding_norm : bool
+        A norm behind the token table (BLOOM).
+    window, windowed_layers : int
+        Keys a token sees in that many of the layers [tokens, count]; the others see the whole sequence.
+    chunked_windows : bool
+        The window is a chunk of the sequence that starts anew (Llama 4), not the last ``window`` tokens.
+    note : str
+        What of the given config is not part of this shape, in sentences; shown with every answer.
     source : str
         Where the shape comes from (config path, catalogue entry, scaling rule).
     """
@@ -122,6 +143,11 @@ class Model:
     learned_positions: int = 0
     max_seq: int = 0
     source: str = ""
+    embedding_norm: bool = False
+    window: int = 0
+    windowed_layers: int = 0
+    chunked_windows: bool = False
+    note: str = ""
 
     def __post_init__(self) -> None:
         _positive(f"model {self.name}", hidden=self.hidden, vocab=self.vocab, layers=len(self.layer_kinds))
@@ -133,11 +159,18 @@ class Model:
             mtp_layers=self.mtp_layers,
             learned_positions=self.learned_positions,
             max_seq=self.max_seq,
+            window=self.window,
+            windowed_layers=self.windowed_layers,
         )
+        if self.windowed_layers > self.layers or bool(self.window) != bool(self.windowed_layers):
+            raise SpecError(
+                f"model {self.name}: window={self.window} in windowed_layers={self.windowed_layers} of {self.layers} "
+                "layers; legal: both 0, or both positive and no more layers than there are."
+            )
         if unknown := set(self.layer_kinds) - {DENSE, MOE}:
             raise SpecError(f"model {self.name}: layer kinds {sorted(unknown)} are not known; legal: {DENSE}, {MOE}.")
-        if self.norms_per_layer not in (2, 4):
-            raise SpecError(f"model {self.name}: norms_per_layer={self.norms_per_layer}; legal: 2, 4.")
+        if self.norms_per_layer not in (1, 2, 4):
+            raise SpecError(f"model {self.name}: norms_per_layer={self.norms_per_layer}; legal: 1, 2, 4.")
         if (MOE in self.layer_kinds) != (self.moe is not None):
             raise SpecError(f"model {self.name}: MoE layers and expert sizes must be given together.")
 

@@ -12,17 +12,30 @@ from planner.model.fields import LIMITS
 from planner.model.records import Attention, LayerKind, Model, Moe
 
 _Record = TypeVar("_Record", Attention, Moe, Model)
+#: Fields written only where they say something, so that plans of other models read as before.
+_RARE: Final = frozenset({
+    "norm_whole", "sinks", "index_heads", "index_dim", "index_topk", "expert_bias", "embedding_norm", "window",
+    "windowed_layers", "chunked_windows", "note",
+})  # fmt: skip
 _NESTED: Final = frozenset({"attention", "moe", "layer_kinds"})
 
 
 def to_dict(model: Model) -> dict[str, Any]:
     """Plain data of a model; layer kinds as runs, ``[["dense", 3], ["moe", 58]]``."""
-    data: dict[str, Any] = {field.name: getattr(model, field.name) for field in fields(model)}
-    data["attention"] = {field.name: getattr(model.attention, field.name) for field in fields(model.attention)}
-    moe = model.moe
-    data["moe"] = None if moe is None else {field.name: getattr(moe, field.name) for field in fields(moe)}
+    data = plain(model)
+    data["attention"] = plain(model.attention)
+    data["moe"] = None if model.moe is None else plain(model.moe)
     data["layer_kinds"] = [[kind, len(list(run))] for kind, run in groupby(model.layer_kinds)]
     return data
+
+
+def plain(record: Attention | Moe | Model) -> dict[str, Any]:
+    """Fields of one record; features that few families have are left out where the model does not have them."""
+    return {
+        field.name: getattr(record, field.name)
+        for field in fields(record)
+        if field.name not in _RARE or getattr(record, field.name) != field.default
+    }
 
 
 def from_dict(data: Mapping[str, Any]) -> Model:

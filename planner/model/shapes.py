@@ -64,6 +64,9 @@ def with_overrides(model: Model, *, name: str = "", **sizes: int | bool | None) 
     changes: dict[str, Any] = {key: given[key] for key in _PLAIN if key in given}
     if model.learned_positions and "max_seq" in given:
         changes["learned_positions"] = given["max_seq"]
+    if model.windowed_layers and len(kinds) != model.layers:  # the same share of layers keeps its window
+        windowed = model.windowed_layers * len(kinds) // model.layers
+        changes |= {"windowed_layers": windowed, "window": model.window if windowed else 0}
     listed = ", ".join(f"{key}={value}" for key, value in given.items())
     return sane(
         replace(

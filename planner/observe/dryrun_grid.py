@@ -113,18 +113,37 @@ def _attention(row: Mapping[str, Any], legacy: bool) -> Attention:
 
 
 def _workload(row: Mapping[str, Any]) -> Workload:
+    parts, pieces = row.get("interleave") or 1, row.get("seq_split") or 1
     switches = {
-        "full-attention-mask": not (row.get("mask_compression") or row["family"] == "deepseek3"),
-        "no-comm-recompute": not row["comm_recompute"],
-        "optimizer-comm-recompute": row["optimizer_comm_recompute"],
+        f"batch-parts={parts}": parts > 1,
+        f"sequence-pieces={pieces}": pieces > 1,
+        "ring-attention": row.get("ring"),
+        "full-attention-mask": not row.get("ring")
+        and not (row.get("mask_compression") or row["family"] == "deepseek3"),
         "float32-residual": row["fp32_residual"],
         "whole-vocabulary": row["dialect"] == "legacy" and row.get("vocab_emb_dp"),
+        **_gathers(row),
     }
     return Workload(
-        seq=row["seq"], global_batch=row["dp"] * row["mbs"] * row["micro_batches"], params_dtype=row["param_dtype"],
-        compute_dtype=row["compute_dtype"], switches=tuple(name for name, on in switches.items() if on),
+        seq=row["seq"], global_batch=row["dp"] * row["mbs"] * parts * row["micro_batches"],
+        params_dtype=row["param_dtype"], compute_dtype=row["compute_dtype"],
+        switches=tuple(name for name, on in switches.items() if on),
         framework="mindformers-legacy" if row["dialect"] == "legacy" else "mindformers",
+        flash_attention=row.get("flash", True) is not False,
     )  # fmt: skip
+
+
+def _gathers(row: Mapping[str, Any]) -> dict[str, bool]:
+    """Switches of repeated gathers, which legacy networks compile without effect."""
+    again = bool(row.get("select_comm")) and row["dialect"] != "legacy"
+    layers = _layers(row)
+    counts = _counts(
+        row.get("select_comm") or False, tuple(sum(chunk[s] for chunk in layers) for s in range(row["pp"]))
+    )
+    return {
+        "gathers-alone": again and not row["select_recompute"],
+        "gathers=" + ",".join(map(str, counts)): again,
+    }
 
 
 def _layers(row: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
@@ -140,13 +159,15 @@ def _strategy(row: Mapping[str, Any], layers: tuple[tuple[int, ...], ...]) -> St
     pp, vpp, cp, ranks = row["pp"], row["vpp"], row["cp"], row["dp"] * row["cp"]
     stages = tuple(sum(chunk[stage] for chunk in layers) for stage in range(pp))
     full = _counts(row["recompute"], stages)
-    some = _counts(row["select_recompute"], stages)
+    some = _counts(row["select_recompute"] or row.get("select_comm") or False, stages)
     shard = row["optimizer_shard"]
     ulysses = cp if _ULYSSES.get(row["cp_algo"]) else 1
     return Strategy(
-        dp=row["dp"], tp=row["tp"], pp=pp, vpp=vpp, cp=cp, ep=row["ep"], micro_batch_size=row["mbs"],
+        dp=row["dp"], tp=row["tp"], pp=pp, vpp=vpp, cp=cp, ep=row["ep"],
+        micro_batch_size=row["mbs"] * (row.get("interleave") or 1),
         micro_batches=row["micro_batches"], ulysses_degree=ulysses,
         cp_algorithm="ulysses" if ulysses > 1 else "ring", sequence_parallel=row["sequence_parallel"],
+        swap_optimizer=bool(row.get("swap_optimizer")),
         zero_level=(2 if row["grad_accum_shard"] else 1) if shard else 0, optimizer_shard=ranks if shard else 1,
         schedule="interleaved" if vpp > 1 else "1f1b", layers=layers, recompute_full=full,
         recompute_selective=tuple(max(0, min(s, n - f)) for s, n, f in zip(some, stages, full, strict=True)),

@@ -101,8 +101,9 @@ class TruthRow:
     generation : str
         Version string of the framework ("r1.3.0", "1.0.RC3", "2023").
     flags : frozenset of str
-        Switches named by the row: mc2, fine-grain-interleave, reuse-fp32-param, recompute-activation-function,
-        swap-attention, offload, lora, capacity-drop, ...
+        Switches named by the row, see ``published_text.FLAGS``.
+    switches : tuple of str
+        Memory switches that the reader of the row's file finds in it (``planner.cost.memory.rules.SWITCHES``).
     options : mapping of str to int
         Numbers belonging to switches, such as ``micro_batch_interleave`` or ``vocab_pad``.
     assumed : frozenset of str
@@ -131,6 +132,7 @@ class TruthRow:
     stage_peak_bytes: tuple[float, ...] = ()
     stage_static_bytes: tuple[float, ...] = ()
     flags: frozenset[str] = frozenset()
+    switches: tuple[str, ...] = ()
     options: Mapping[str, int] = field(default_factory=dict)
     assumed: frozenset[str] = frozenset()
     missing: tuple[str, ...] = ()
@@ -274,7 +276,7 @@ def _row(
         assumed.add("shape")
     cell = cells(row)
     notes = row.get("notes", "")
-    flags = flags_of(row, notes)
+    flags = flags_of(row)
     missing: list[str] = []
     model = _model(cell, row, missing)
     framework = _framework(row["framework"])
@@ -293,7 +295,8 @@ def _row(
         devices_per_node=cell.get("devices_per_node", 8), model=model, workload=workload, strategy=strategy,
         device_bytes=(number(row.get("device_gib", "") or row.get("device_memory_gib", "")) or 0.0) * gib,
         measured=measured, observed=observed, stage_peak_bytes=tuple(v * gib for v in peaks),
-        stage_static_bytes=tuple(v * gib for v in statics), flags=flags, options=options_of(row, notes),
+        stage_static_bytes=tuple(v * gib for v in statics), flags=flags,
+        switches=tuple(row.get("switches", "").split()), options=options_of(row, notes),
         assumed=frozenset(assumed), missing=tuple(missing), usable=usable, confidence=row.get("confidence", ""),
         source=row["source"], notes=notes,
     )  # fmt: skip
@@ -389,7 +392,8 @@ def _workload(
     params, master = half, True
     if not frameworks.of(framework).master_copies:
         master = False
-        params = _search(r"param_init (\w+)", notes) or ("float32" if row.get("optimizer", "") == "AdamW" else half)
+        usual = "float32" if row.get("optimizer", "") == "AdamW" else half
+        params = row.get("params_dtype") or _search(r"param_init (\w+)", notes) or usual
     if "fp32 params" in row.get("precision", ""):
         params, master = "float32", False
     grads = half if half == "float16" and "fp32" not in row.get("grad_dtype", "") else "float32"
@@ -446,9 +450,6 @@ def _strategy(
     if not micro or cell["gbs"] % (dp * mbs):
         micro = cell.get("num_microbatches", 0) or cell.get("micro_batch_num", 0) or 2 * pp
         assumed.add("micro_batches")
-    if "pipeline batch" in notes:
-        mbs, micro = 1, mbs
-        assumed.add("mbs")
     layers = layers_per_chunk(row, notes, model.layers, pp)
     per_stage = tuple(sum(chunk[s] for chunk in layers) for s in range(pp))
     full, selective = recompute_layers(row["recompute"], per_stage, len(layers), flags, assumed)

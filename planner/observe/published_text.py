@@ -1,4 +1,4 @@
-"""Free text of published rows: recompute settings, layer lists and switches as people write them."""
+"""Text of published rows: recompute settings and layer lists as people write them, and names of switches."""
 
 from __future__ import annotations
 
@@ -7,37 +7,15 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-#: Flag and the text that stands for it.
-_FLAGS: Final = {
-    "mc2": r"mc2 flag|TP8 SP with mc2",
-    "fine-grain-interleave": r"fine_grain_interleave",
-    "micro-batch-interleave": r"micro_batch_interleave_num",
-    "reuse-fp32-param": r"reuse-fp32",
-    "recompute-activation-function": r"recompute-activation-function",
-    "overlap-grad-reduce": r"overlap-grad-reduce",
-    "overlap-param-gather": r"overlap-param-gather",
-    "swap-attention": r"swap-attention|\+ swap",
-    "swap-optimizer": r"swap-optimizer",
-    "offload": r"\+ offload",
-    "lora": r"\bLoRA\b",
-    "capacity-drop": r"capacity factor 1\.0|token drop|-drop-",
-    "tp-overlap": r"tp-comm-overlap on|async TP gives|-asyncTP|asyncTP",
-    "compile": r"torch\.compile|\bcompile\b",
-    "float8": r"[Ff]loat8|\bfp8\b|FP8",
-    "noop-layers": r"noop-layers",
-    "expert-tensor-parallel": r"expert-tensor-parallel-size",
-    "moe-zero-memory": r"moe-zero-memory",
-    "alltoall-overlap": r"moe-alltoall-overlap-comm|a2a[- ]?overlap",
-    "fine-tune": r"fine-tune data|sft|_tune|-tune",
-    "packed": r"packed|_pack\b",
-    "first-iteration-peak": r"iteration-1 peak",
-    "fused-cross-entropy": r"cross-entropy fused",
-    "alibi": r"baichuan2?[_-]13b|bloom",
-    "o2-gradient": r"o2-gradient",
-    "o2-optimizer": r"o2-optimizer",
-    "adaptive-cp": r"adaptive_cp_algo",
-    "general-mask": r"general mask",
-}
+from planner.errors import CalibrationError
+
+#: Switches that the column ``flags`` of a row may name.
+FLAGS: Final = frozenset(
+    "mc2 fine-grain-interleave micro-batch-interleave reuse-fp32-param recompute-activation-function "
+    "overlap-grad-reduce swap-optimizer offload lora capacity-drop tp-overlap compile noop-layers "
+    "expert-tensor-parallel first-iteration-peak fused-cross-entropy alibi o2-optimizer adaptive-cp "
+    "general-mask".split()
+)
 
 _LIST: Final = r"\[([\d, ]+)\]"
 
@@ -61,12 +39,17 @@ def cells(row: dict[str, str]) -> dict[str, int]:
     return found
 
 
-def flags_of(row: dict[str, str], notes: str) -> frozenset[str]:
-    """Switches named in a row."""
-    text = " ".join(
-        [notes, row["model"], row["recompute"], row.get("zero", ""), row.get("optimizer", ""), row["case_id"]]
-    )
-    found = {name for name, pattern in _FLAGS.items() if re.search(pattern, text)}
+def flags_of(row: dict[str, str]) -> frozenset[str]:
+    """Switches that a row names, separated by spaces, and those that have a column of their own.
+
+    Raises
+    ------
+    CalibrationError
+        A name that is not known.
+    """
+    found = set(row.get("flags", "").split())
+    if found - FLAGS:
+        raise CalibrationError(f"flags: {', '.join(sorted(found - FLAGS))}; legal: {', '.join(sorted(FLAGS))}.")
     if row.get("ce_fusion") == "1":
         found.add("fused-cross-entropy")
     if row.get("capacity_padded") == "1":
@@ -158,8 +141,6 @@ def recompute_layers(
     if full is None:
         full = selective
         assumed.add("recompute")
-    elif "stage0 20" in lower:
-        selective = _rest([20, 4], per_stage, full)
     elif ("select" in lower and "every 2nd" not in lower) or lower.startswith("activation-function"):
         after_full = lists[1:] if re.match(r"(partial|full)", lower) else lists
         selective = _rest(after_full[0] if after_full else None, per_stage, full)

@@ -32,7 +32,7 @@ def hardware_lines(profiles: Sequence[Hardware]) -> list[str]:
         rows.append(
             [
                 profile.name,
-                f"{peak / 1e12:.0f}",
+                f"{peak / 1e12:.0f}" if peak >= 1e12 else f"{peak / 1e12:.2g}",
                 gib(device.hbm_bytes),
                 gib(device.usable_bytes),
                 f"{device.hbm_bytes_per_s / 1e9:.0f}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -12,10 +13,13 @@ from planner.cluster.records import Calibration, Hardware
 from planner.cost.estimate import Estimate
 from planner.cost.strategies import Strategy
 from planner.dialects.records import EmitResult
+from planner.dialects.weights import Reason
 from planner.measured import Measured
 from planner.model.load import Entry
 from planner.model.operators import active_parameter_count, parameter_count
 from planner.model.records import Model
+from planner.model.serial import plain
+from planner.report.memory_notes import memory_kind, memory_notes
 from planner.search.cards import Fewest
 from planner.search.explain import Explanation
 from planner.search.suggest import Request, Result
@@ -34,12 +38,15 @@ SCHEMAS: Final = {
     "check": "planner/check/1",
     "improve": "planner/improve/1",
     "dryrun": "planner/dryrun/1",
+    "validate": "planner/validate/1",
     "accuracy-time": "planner/accuracy-time/1",
     "accuracy-memory": "planner/accuracy-memory/1",
     "monitor": "planner/monitor/1",
     "diagnose": "planner/diagnose/1",
     "collective": "planner/collective/1",
     "fit": "planner/fit/1",
+    "calibrate": "planner/calibrate/1",
+    "calibrate-show": "planner/calibrate-show/1",
 }
 
 
@@ -65,7 +72,7 @@ def suggest_document(result: Result, rows: Sequence[Estimate], written: Sequence
         "fitting": result.fitting,
         "removed": result.removed,
         "ties": [group for group in ranks if group],
-        "plans": [{"rank": rank, **estimate_fields(row)} for rank, row in enumerate(rows, 1)],
+        "plans": [{"rank": rank, **estimate_fields(row, result.request)} for rank, row in enumerate(rows, 1)],
         "emitted": [emit_fields(each) for each in written],
     }
 
@@ -77,10 +84,17 @@ def estimate_document(
     return {
         **head("estimate"),
         **job(request),
-        **estimate_fields(answer),
+        **estimate_fields(answer, request),
+        "memory_notes": list(memory_notes(request.workload, answer)),
         "measured": None if measured is None else measured_fields(measured),
-        "unread": list(unread),
+        **unread_fields(unread),
     }
+
+
+def unread_fields(unread: Sequence[str]) -> dict[str, list[str]]:
+    """What of a file was not read, and what of it decides the answer."""
+    decisive = [str(line) for line in unread if isinstance(line, Reason)]
+    return {"unread": [line for line in unread if not isinstance(line, Reason)], "unreliable": decisive}
 
 
 def measured_fields(measured: Measured) -> dict[str, Any]:
@@ -102,7 +116,7 @@ def cards_document(result: Result, fewest: Fewest, best: Estimate) -> dict[str, 
         **job(result.request),
         "cards": fewest.devices,
         "floor": fewest.floor,
-        "plan": estimate_fields(best),
+        "plan": estimate_fields(best, result.request),
     }
 
 
@@ -116,10 +130,10 @@ def explain_document(request: Request, verdict: Explanation) -> dict[str, Any]:
         "reasons": list(verdict.reasons),
         "rules": [violation.code for violation in verdict.violations],
         "strategy": strategy_fields(verdict.strategy),
-        "estimate": None if verdict.estimate is None else estimate_fields(verdict.estimate),
+        "estimate": None if verdict.estimate is None else estimate_fields(verdict.estimate, request),
         "over_gib": gib(verdict.over_bytes),
         "stage": verdict.stage,
-        "change": None if change is None else {"what": change.what, **estimate_fields(change.estimate)},
+        "change": None if change is None else {"what": change.what, **estimate_fields(change.estimate, request)},
     }
 
 
@@ -172,8 +186,9 @@ def model_fields(model: Model) -> dict[str, Any]:
         "hidden": model.hidden,
         "ffn": model.ffn,
         "vocab": model.vocab,
-        "attention": dataclasses.asdict(model.attention),
-        "moe": dataclasses.asdict(model.moe) if model.moe else None,
+        "attention": plain(model.attention),
+        **({"note": model.note} if model.note else {}),
+        "moe": plain(model.moe) if model.moe else None,
     }
 
 
@@ -186,6 +201,7 @@ def calibration_fields(calibration: Calibration) -> dict[str, Any]:
         "date": calibration.date,
         "rows": calibration.rows,
         "interval": [math.exp(calibration.residual_log_p10), math.exp(calibration.residual_log_p90)],
+        "constants": dict(Counter(constant.kind for constant in calibration.constants.values())),
     }
 
 
@@ -196,7 +212,7 @@ def strategy_fields(strategy: Strategy) -> dict[str, Any]:
     return {key: _lists(value) for key, value in body.items()}
 
 
-def estimate_fields(answer: Estimate) -> dict[str, Any]:
+def estimate_fields(answer: Estimate, request: Request) -> dict[str, Any]:
     """Strategy, memory and speed of one estimate; ``speed`` is null where it does not fit."""
     return {
         "strategy": strategy_fields(answer.strategy),
@@ -206,7 +222,7 @@ def estimate_fields(answer: Estimate) -> dict[str, Any]:
         "heaviest_stage": answer.stage_peak_bytes.index(max(answer.stage_peak_bytes)),
         "stages": [_stage(answer, stage) for stage in range(len(answer.stage_peak_bytes))],
         "speed": _speed(answer) if answer.fits else None,
-        "kinds": {"memory": "modelled", "speed": answer.kind},
+        "kinds": {"memory": memory_kind(request.workload), "speed": answer.kind},
     }
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.cost.estimate import Estimate
+from planner.dialects.weights import Reason
 from planner.measured import Measured
+from planner.report.memory_notes import memory_kind, memory_notes
 from planner.report.text import (
     MEMORY_WORDS,
+    constant_words,
     degrees,
     extras,
     gib,
@@ -43,14 +46,22 @@ def estimation_lines(
     lines += wrapped(f"          {extras(s)}", _INDENT)
     lines += wrapped(f"Layers    {layers_line(s)}", _INDENT)
     lines += wrapped(f"Recompute {recompute_line(s)}", _INDENT)
-    lines += ["", *verdict_lines(answer), "", *memory_lines(answer)]
+    lines += ["", *verdict_lines(answer), "", *memory_lines(answer, memory_kind(request.workload))]
+    for note in memory_notes(request.workload, answer):
+        lines += wrapped(note)
     if answer.fits:
         lines += ["", *time_lines(request, answer)]
     if measured is not None:
         lines += ["", *measured_lines(answer, measured)]
-    if unread:
-        lines += ["", *wrapped(f"Not read: {', '.join(unread)}", _INDENT)]
-    return lines
+    return lines + unread_lines(unread)
+
+
+def unread_lines(unread: Sequence[str]) -> list[str]:
+    """What of a file was not read: first what decides the answer."""
+    reasons = [line for line in unread if isinstance(line, Reason)]
+    notes = [line for line in unread if not isinstance(line, Reason)]
+    lines = ["", *wrapped(f"Not reliable because of {'; '.join(reasons)}", _INDENT)] if reasons else []
+    return lines + (["", *wrapped(f"Not read: {', '.join(notes)}", _INDENT)] if notes else [])
 
 
 def verdict_lines(answer: Estimate) -> list[str]:
@@ -68,7 +79,7 @@ def verdict_lines(answer: Estimate) -> list[str]:
     return wrapped(text)
 
 
-def memory_lines(answer: Estimate) -> list[str]:
+def memory_lines(answer: Estimate, kind: str = "modelled") -> list[str]:
     """GiB by stage and term; terms that are nowhere above 0.05 GiB are left out and summed as other."""
     s = answer.strategy
     shown = [name for name in MEMORY_WORDS if max(answer.memory_bytes.get(name, (0.0,))) >= 0.05 * GIB]
@@ -78,7 +89,7 @@ def memory_lines(answer: Estimate) -> list[str]:
         again = recompute_count(s.recompute_full[stage], s.recompute_selective[stage])
         terms = [gib(answer.memory_bytes[name][stage]) for name in shown]
         rows.append([str(stage), str(s.layers_per_stage[stage]), again, *terms, gib(answer.stage_peak_bytes[stage])])
-    lines = ["Memory of each stage at its heaviest moment, GiB (modelled)", *narrow_table(heads, rows)]
+    lines = [f"Memory of each stage at its heaviest moment, GiB ({kind})", *narrow_table(heads, rows)]
     if len(rows) < s.pp:
         lines.append(f"({s.pp - len(rows)} lighter stages not shown; --json has all)")
     return lines
@@ -105,6 +116,8 @@ def time_lines(request: Request, answer: Estimate) -> list[str]:
         f"Step: {number(step)} s, 80 % interval {number(low)} to {number(high)} s "
         f"({answer.kind}: {request.calibration.name}, {request.calibration.rows} measured rows)"
     )
+    if words := constant_words(request.calibration):
+        lines += wrapped(f"Constants: {words}")
     rows = []
     for name, word in TIME_WORDS.items():
         seconds, hidden = time.get(name, 0.0), time.get(_HIDDEN.get(name, ""), 0.0)

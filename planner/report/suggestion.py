@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.cost.estimate import Estimate
+from planner.report.memory_notes import memory_kind
 from planner.report.text import (
+    constant_words,
     degrees,
     extras,
     gib,
@@ -105,7 +107,10 @@ def kind_lines(result: Result, best: Estimate) -> list[str]:
     basis = (
         f"{calibration.name}, {calibration.rows} measured rows" if calibration.rows else f"{calibration.name}, no rows"
     )
-    return wrapped(f"Figures   memory modelled; seconds {best.kind} ({basis})", _INDENT)
+    memory = memory_kind(result.request.workload)
+    lines = wrapped(f"Figures   memory {memory}; seconds {best.kind} ({basis})", _INDENT)
+    words = constant_words(calibration)
+    return [*lines, *(wrapped(f"{_INDENT}{words}", _INDENT) if words else ())]
 
 
 def examined_lines(result: Result, *, explain: bool) -> list[str]:

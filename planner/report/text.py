@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from planner.cluster.records import Calibration
 from planner.cost.estimate import Estimate
 from planner.cost.strategies import Strategy
 from planner.model.records import Model
@@ -133,6 +134,8 @@ def job_lines(request: Request) -> list[str]:
     lines = wrapped(f"Model     {model_line(model)}", " " * 10)
     if model.source:
         lines += wrapped(f"          from {model.source}", " " * 10)
+    if model.note:
+        lines += wrapped(f"Note      {model.note}", " " * 10)
     lines += wrapped(
         f"Cluster   {cluster.devices} x {hardware.name} on {nodes}; {gib(request.limit)} GiB usable of "
         f"{gib(hardware.device.hbm_bytes)} a card",
@@ -214,6 +217,22 @@ def recompute_line(strategy: Strategy) -> str:
 def layers_line(strategy: Strategy) -> str:
     """Layers of each stage, chunk by chunk when interleaved."""
     return " | ".join(runs(chunk) for chunk in strategy.layers)
+
+
+def constant_words(calibration: Calibration) -> str:
+    """Which constants of a device that was measured are its own; empty where no micro-benchmark went in.
+
+    A constant that was not measured is named with its kind, because it may be another device's.
+    """
+    kinds: dict[str, list[str]] = {}
+    for key, constant in sorted(calibration.constants.items()):
+        if not key.startswith("residual_"):
+            kinds.setdefault(constant.kind, []).append(key)
+    measured = len(kinds.pop("measured", ()))
+    if not measured:
+        return ""
+    rest = "; ".join(f"{kind}: {', '.join(keys)}" for kind, keys in sorted(kinds.items()))
+    return f"{measured} constants measured" + (f"; {rest}" if rest else "")
 
 
 def shares_line(estimate: Estimate) -> str:

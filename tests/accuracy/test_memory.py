@@ -33,16 +33,16 @@ def test_dry_run_grid(accuracy: Accuracy):
 
 
 def test_recorded_level_of_the_grid(accuracy: Accuracy):
-    """What is reached (260 points: 0.35, 0.7, 5.5 and -2.0 %), with a little room for points still to come."""
+    """What is reached (311 points: 0.34, 0.8, 4.3 and -1.9 %), with a little room for points still to come."""
     grid = accuracy.group("DryRun grid")
     assert grid.mean_abs_percent <= 0.5
     assert grid.p90_abs_percent <= 1.2
-    assert grid.max_abs_percent <= 6.0
+    assert grid.max_abs_percent <= 4.6
     assert grid.least_percent >= -2.5
 
 
-#: Recorded mean and p90 of each family on the grid (now 0.2, 0.4; 0.5, 1.3; 0.2, 0.4; 0.5, 2.2), with the same room.
-GRID_LEVELS = {"deepseek3": (0.4, 1.0), "llama": (0.7, 1.8), "qwen3": (0.4, 1.0), "qwen3_moe": (0.7, 2.5)}
+#: Recorded mean and p90 of each family on the grid (now 0.3, 0.6; 0.5, 1.3; 0.2, 0.5; 0.3, 0.5), with the same room.
+GRID_LEVELS = {"deepseek3": (0.4, 1.0), "llama": (0.7, 1.8), "qwen3": (0.4, 1.0), "qwen3_moe": (0.5, 1.0)}
 
 
 def test_every_family_of_the_grid_has_a_recorded_level(accuracy: Accuracy):
@@ -118,10 +118,10 @@ def test_steady_state_predictions_cover_first_iteration_peaks(accuracy: Accuracy
 
 
 def test_verdicts(accuracy: Accuracy):
-    """Wrong: F12 cannot hold 32k tokens with the recompute its row states; I03, I16 and I18 fit in steady state."""
+    """Wrong: F17 is 0.5 % over the cap of its file; I03, I16 and I18 fit in steady state."""
     verdicts = accuracy.group("fits and out of memory")
     assert verdicts.confusion == {"fits_as_fits": 64, "fits_as_oom": 1, "oom_as_oom": 12, "oom_as_fits": 3}
-    assert verdicts.wrong == ("F12", "I03", "I16", "I18")
+    assert verdicts.wrong == ("F17", "I03", "I16", "I18")
     assert {row.case_id for row in verdicts.rows if row.reason} == set(verdicts.wrong)
 
 
@@ -148,7 +148,7 @@ def test_verdicts_do_not_hang_on_what_surrounds_the_pool(
         monkeypatch.setattr(accuracy_memory, "fragmentation", lambda _: share)
     monkeypatch.setattr(accuracy_memory, "CONTEXT_BYTES", context_gib * GIB)
     verdicts = score(TRUTH / "memory-cases.csv").group("fits and out of memory")
-    assert verdicts.wrong == ("F12", "I03", "I16", "I18")
+    assert verdicts.wrong == ("F17", "I03", "I16", "I18")
 
 
 def test_fragmentation_of_one_family_predicts_the_other(accuracy: Accuracy):
@@ -287,13 +287,13 @@ def test_a_broken_grid_names_its_line(tmp_path: Path, cells: dict[str, str]):
 
 
 def test_reasons_belong_to_the_published_rows_only(tmp_path: Path):
-    """A user's own row that happens to be called F12 is not explained by ours."""
+    """A user's own row that happens to be called F17 is not explained by ours."""
     path = changed(
         tmp_path,
         TRUTH / "memory-cases.csv",
-        "F12",
-        source="my own run | must be at or below max_device_memory 56 GB set in the file;",
+        "F17",
+        source="my own run | must be at or below max_device_memory 58 GB set in the file;",
     )
     (verdicts,) = [group for group in score(path).groups if group.confusion]
-    assert verdicts.wrong == ("F12",)
+    assert verdicts.wrong == ("F17",)
     assert [row.reason for row in verdicts.rows] == [""]

@@ -97,7 +97,20 @@ def test_every_field_of_every_document_is_documented(name: str) -> None:
 #: Documents that need files or a framework; their fields are tested where they are made.
 ELSEWHERE = tuple(
     f"planner/{kind}/1"
-    for kind in ("emit", "check", "improve", "dryrun", "fit", "accuracy-time", "accuracy-memory", "diagnose", "monitor")
+    for kind in (
+        "emit",
+        "check",
+        "improve",
+        "dryrun",
+        "validate",
+        "fit",
+        "calibrate",
+        "calibrate-show",
+        "accuracy-time",
+        "accuracy-memory",
+        "diagnose",
+        "monitor",
+    )
 )
 
 

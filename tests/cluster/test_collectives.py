@@ -293,4 +293,5 @@ def test_wiring_of_every_profile():
         "A100-PCIE": "gpu",
         "B200": "gpu",
         "H100": "gpu",
+        "cpu": "pcie",
     }

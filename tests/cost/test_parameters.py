@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,13 +23,20 @@ from planner.cost.time.stages import held_CS, layer_counts
 from planner.inputs import workload_for
 from planner.legality.apply import violations
 from planner.legality.context import Context
-from planner.model.load import find
+from planner.model.load import find, from_config
 from planner.model.operators import parameter_count, parameter_shards
 from planner.model.records import Model, Workload
 
 #: Every kind of network: dense, tied, four norms, latent attention, shared experts, gated ones, MTP.
 MODELS = ("llama-3.1-8b", "qwen2.5-0.5b", "glm-4-9b", "glm-4-9b-0414", "mixtral-8x7b", "qwen2-57b-a14b",
           "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3")  # fmt: skip
+#: Kinds of layers that only newer families have: sinks and biases of experts, norms of whole queries, sparse indexers,
+#: one norm a layer, a norm of the embedding, dense layers between MoE layers; from published.json.
+NEWER = ("gpt-oss-20b", "MiniMax-M2", "DeepSeek-V3.2", "OLMo-2-7B", "Command-R7B", "BLOOM-7B1", "Llama-4-Maverick text")
+PUBLISHED = {
+    row["name"]: row["config"]
+    for row in json.loads((Path(__file__).parents[1] / "model" / "published.json").read_text(encoding="utf-8"))
+}
 FRAMEWORKS = ("mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron")
 
 
@@ -39,7 +48,8 @@ def workload_of(framework: str, model: Model) -> Workload:
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[Model, Workload, Strategy]:
     """A legal strategy of any framework."""
-    model, framework = find(draw(st.sampled_from(MODELS))), draw(st.sampled_from(FRAMEWORKS))
+    name, framework = draw(st.sampled_from((*MODELS, *NEWER))), draw(st.sampled_from(FRAMEWORKS))
+    model = find(name) if name in MODELS else from_config(PUBLISHED[name], name=name)
     tp, cp, dp, pp = (draw(st.sampled_from(choices)) for choices in ((1, 2, 4), (1, 2), (1, 2, 4, 8), (1, 2, 4)))
     experts = model.moe.experts if model.moe else 1
     ep = draw(st.sampled_from([d for d in (1, 2, 4, 8, 16) if experts % d == 0]))

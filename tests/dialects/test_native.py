@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import os
 import re
 import socket
@@ -115,8 +116,40 @@ def test_ranks_of_a_replica_read_the_same_rows(tmp_path):
     assert sorted(first for rows in each for first in rows) == list(range(0, 9 * 16, 9))  # every sample once
 
 
-def test_processes_without_parallel_layout_are_replicas():
-    assert functions("replica")["replica"]({"parallel": False, "rank": 1, "processes": 2}) == (1, 2)
+SPLIT = {
+    "heads": 8, "kv_heads": 4, "ffn": 64, "vocab": 96, "words": 96, "batch": 16, "micro_batches": 4, "devices": 4,
+    "dp": 2, "tp": 2, "pp": 1, "rows": 2, "stage_of_layer": [0, 0],
+}  # fmt: skip
+
+
+def by_hand(**changes: object) -> dict[str, Any]:
+    """Sizes of one rank without automatic parallelism."""
+    plan = {**SPLIT, "stage_of_layer": list(SPLIT["stage_of_layer"]), **changes}
+    made = functions("replica", "split_by_hand")
+    made["math"] = math
+    made["split_by_hand"](plan)
+    plan["replica"] = made["replica"](plan)
+    return plan
+
+
+def test_ranks_split_by_hand_as_planned():
+    ranks = [by_hand(processes=4, rank=rank) for rank in range(4)]
+    assert {(p["dp"], p["tp"], p["heads"], p["kv_heads"], p["ffn"], p["words"], p["vocab"]) for p in ranks} == {
+        (2, 2, 4, 2, 32, 48, 96)
+    }
+    assert [p["first_word"] for p in ranks] == [0, 48, 0, 48]
+    assert [p["replica"] for p in ranks] == [(0, 2), (0, 2), (1, 2), (1, 2)]
+    assert {p["micro_batches"] for p in ranks} == {4}
+
+
+def test_other_numbers_of_processes_are_replicas():
+    two = by_hand(processes=2, rank=1)
+    assert (two["dp"], two["tp"], two["heads"], two["words"], two["replica"]) == (2, 1, 8, 96, (1, 2))
+    staged = by_hand(processes=4, rank=3, pp=2, stage_of_layer=[0, 1])
+    assert (staged["dp"], staged["tp"], staged["pp"], staged["stage_of_layer"]) == (4, 1, 1, [0, 0])
+    assert by_hand(processes=3, rank=0)["micro_batches"] == 1  # 5 samples a process
+    with pytest.raises(SystemExit, match="kv_heads 3 cannot be split over 2 ranks"):
+        by_hand(processes=4, rank=0, kv_heads=3)
 
 
 def test_too_little_data_is_said(tmp_path):
@@ -171,6 +204,74 @@ def test_two_processes_learn_the_same(tmp_path):
         seen = losses(log)
         assert len(seen) == 30
         assert seen[-1] < 1.0 < seen[0]
+
+
+#: Weights that do not depend on how many ranks share them: the same array for each, of which a rank takes its part.
+SAME_WEIGHTS = """
+made = []
+
+
+def part(shape, plan, split):
+    axis = 1 if split == "row" else 0
+    whole = tuple(size * plan["tp"] if i == axis else size for i, size in enumerate(shape))
+    values = np.random.default_rng(len(made)).normal(0.0, 0.05, whole)
+    made.append(split)
+    return Tensor(np.split(values, plan["tp"], axis)[plan["rank"] % plan["tp"]], plan["params"])
+
+
+"""
+
+
+def trained(folder: Path, processes: int = 1, *, steps: int = 6) -> list[float]:
+    """Losses of rank 0 of a script in a folder whose weights are drawn as wholes."""
+    script = folder / "pretrain.py"
+    text = script.read_text()
+    for old, new in (
+        ('initializer(Normal(0.02), (outputs, inputs), plan["params"])', "part((outputs, inputs), plan, split)"),
+        ('initializer(Normal(0.02), (plan["words"], plan["hidden"]), plan["params"])',
+         'part((plan["words"], plan["hidden"]), plan, "column")'),
+        ("# --- the network ---", f"{SAME_WEIGHTS}# --- the network ---"),
+    ):  # fmt: skip
+        assert old in text
+        text = text.replace(old, new)
+    script.write_text(text)
+    python = Path(framework_python())
+    environ = {**os.environ, "GLOG_v": "3", "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    several = [
+        "-m", "mindspore.parallel.cluster.run", f"--worker_num={processes}", f"--local_worker_num={processes}",
+        f"--master_port={free_port()}", "--log_dir=log", "--join=True", "--cluster_time_out=300",
+    ]  # fmt: skip
+    command = [str(python), *(several if processes > 1 else ()), "pretrain.py", "--device", "CPU",
+               "--steps", str(steps), "--learning-rate", "1e-2", "--save-every", "0"]  # fmt: skip
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=900, check=False)
+    text = done.stdout if processes == 1 else (folder / "log" / "worker_0.log").read_text()
+    assert done.returncode == 0, text[-3000:]
+    return losses(text)
+
+
+@pytest.mark.slow
+def test_splits_micro_batches_and_recompute_learn_the_same(tmp_path):
+    """One batch of four samples: whole; in two micro-batches; recomputed; over two tensor-parallel ranks.
+
+    With the same weights at the start it is the same network however it is split, so the losses must agree: from the
+    vocabulary's halves to the norms of heads, whose gradients come from all ranks.
+    """
+    tiny = replace(TINY, vocab=102, attention=replace(TINY.attention, qk_norm=True), family="qwen3")
+    common = {"seq": 32, "zero_level": 0, "sequence_parallel": False}
+    plans = {
+        "whole": plan(tiny, micro_batches=1, micro_batch_size=4, **common),
+        "parts": plan(tiny, micro_batches=2, micro_batch_size=2, **common),
+        "again": plan(tiny, micro_batches=1, micro_batch_size=4, full=2, **common),
+        "split": plan(tiny, tp=2, micro_batches=1, micro_batch_size=4, **common),
+        "both": plan(tiny, tp=2, micro_batches=2, micro_batch_size=2, full=1, selective=1, **common),
+    }
+    seen = {}
+    for name, chosen in plans.items():
+        emit(chosen, tmp_path / name, target="mindspore")
+        seen[name] = trained(tmp_path / name, chosen.devices)
+    assert seen["whole"][0] - seen["whole"][-1] > 0.5
+    for name in plans:
+        assert seen[name] == pytest.approx(seen["whole"], abs=5e-3), name
 
 
 @pytest.mark.slow

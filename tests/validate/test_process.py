@@ -69,6 +69,32 @@ def test_timeout_kills_the_whole_group(tmp_path: Path) -> None:
     assert gone(grandchild(tmp_path))
 
 
+@pytest.mark.parametrize("ending", ["time.sleep(600)", "sys.exit(1)"])
+def test_workers_in_sessions_of_their_own_are_killed(tmp_path: Path, ending: str) -> None:
+    """As msrun starts them; also when the launcher has died before, and they are nobody's children."""
+    own_session = PARENT_OF_SLEEPER.replace('600)"])', '600)"], start_new_session=True)')
+    assert own_session.count("start_new_session") == 1
+    with Children() as children:
+        run(children, tmp_path, own_session.replace("\ntime.sleep(600)", f"\n{ending}"), timeout_s=3.0)
+    assert gone(grandchild(tmp_path), within_s=0.5)
+
+
+def test_a_child_is_given_up_once_it_has_failed(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    def failed() -> bool:
+        asked.append(time.monotonic())
+        return len(asked) > 1
+
+    with Children() as children:
+        ended = children.run(
+            [sys.executable, "-c", "import time; time.sleep(600)"], env=os.environ, folder=tmp_path,
+            log=tmp_path / "log", timeout_s=60.0, failed=failed,
+        )  # fmt: skip
+    assert (ended.stopped, ended.timed_out, ended.status) == (True, False, -15)
+    assert ended.seconds < 30.0
+
+
 def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     script = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     with Children() as children:

@@ -46,13 +46,7 @@ class WeightShape:
 def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: MemoryRules) -> LayerTensors:
     """Kept and working tensors of one layer."""
     width, hidden = bytes_of(workload.compute_dtype), float(model.hidden)
-    norms: tuple[Tensor, ...] = (
-        Tensor("attention norm input", hidden, "sequence", width),
-        Tensor("attention norm output", hidden, "sequence", width),
-        Tensor("mlp norm input", hidden, "sequence", width),
-        Tensor("mlp norm output", hidden, "sequence", width),
-        Tensor("norm statistics", 2.0, "sequence", _FLOAT),
-    )
+    norms = _norms(model, width)
     if model.norm_bias:  # networks of GPT's kind train with dropout after attention and MLP, 8-bit masks
         norms = (*norms, Tensor("dropout masks", 2.0 * hidden, "sequence", 1.0))
     backward = _backward(model, width, kind)
@@ -68,6 +62,22 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
         backward=backward,
         rebuilt=(*backward, Tensor("layer input, kept already", -hidden, "sequence", width)),
     )
+
+
+def _norms(model: Model, width: float) -> tuple[Tensor, ...]:
+    """Inputs and outputs of a layer's norms; those behind attention and MLP (4 a layer) keep their inputs only."""
+    hidden = float(model.hidden)
+    kept = [
+        Tensor("attention norm input", hidden, "sequence", width),
+        Tensor("attention norm output", hidden, "sequence", width),
+    ]
+    if model.norms_per_layer > 1:  # attention and MLP side by side share one
+        kept.append(Tensor("mlp norm input", hidden, "sequence", width))
+        kept.append(Tensor("mlp norm output", hidden, "sequence", width))
+    if model.norms_per_layer > 2:
+        kept.append(Tensor("attention post-norm input", hidden, "sequence", width))
+        kept.append(Tensor("mlp post-norm input", hidden, "sequence", width))
+    return (*kept, Tensor("norm statistics", float(model.norms_per_layer), "sequence", _FLOAT))
 
 
 def _attention(model: Model, workload: Workload) -> tuple[Tensor, ...]:

@@ -7,6 +7,9 @@ dialects: ``mcore`` (Qwen3, Qwen3-MoE, DeepSeek3) and ``legacy`` (Llama).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from planner.cost.memory.rules import MemoryRules, bytes_of
 from planner.cost.memory.tensors import EndTensors, LayerTensors, Split, Tensor
 from planner.cost.parameters import is_glm
@@ -25,31 +28,40 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
     legacy = rules.layout == "legacy"
     narrow = legacy and not is_glm(model, rules)
     norms = (*_norm("attention", hidden, width, narrow), *_norm("mlp", hidden, width, narrow))
-    attention = norms + _attention(model, width, legacy)
+    fused = workload.flash_attention or not legacy  # mcore networks take the fused operator all the same
+    attention = norms + _attention(model, width, rules, repeated=not workload.flash_attention)
+    if not fused:
+        attention = norms + _unfused(model, workload, width)
     if kind == DENSE:
         gathered = Tensor("mlp input", hidden, "whole", width)
         inner = _FLOAT if rules.float32_residual else width
-        found = _found(legacy, rules.selective_legacy)
+        found = _found(legacy, rules.selective_legacy) if rules.selective_operators else (False, False)
         mlp = (gathered, *_columns("mlp", float(model.ffn), (inner, width), "tensor", found))
         forward = _forward(model, (inner, width), legacy)
         backward, rebuilt = _backward(model, (inner, width)), _rebuilt(model, (inner, width))
     else:
         mlp, forward, backward = _experts(model, width), (), _experts_backward(model, width)
         rebuilt = _experts_rebuilt(model, width)
+    kept = attention + mlp
+    again = _gathered(kept)
     return LayerTensors(
-        kept=attention + mlp,
+        kept=kept,
+        saved=(*again, *(replace(tensor, width=-tensor.width, split="sequence") for tensor in again)),
         full=(Tensor("layer input", hidden, "sequence", width),),
         forward=forward,
         backward=backward,
         backward_first=_backward_first(model, width) if kind == DENSE else (),
-        copied=(_compressed_mask(1.0),) if rules.compressed_mask and not is_glm(model, rules) else (),
+        always=_received(model, width) if rules.ring_attention else _caches(model, width, rules),
+        copied=(_compressed_mask(1.0, rules),) if rules.compressed_mask and not is_glm(model, rules) else (),
         begun=() if kind == DENSE else _experts_begun(model, width),
         rebuilt=(
             *rebuilt,
             Tensor("layer input, freed", -hidden, "sequence", width),
             *_rebuilt_norms(hidden, width, narrow),
+            *_rebuilt_mask(workload, rules, fused=fused),
         ),
         rebuilt_next=() if kind == DENSE else _experts_rebuilt_next(model, width),
+        **({} if fused else _scores(model, workload, mlp, width)),
     )
 
 
@@ -58,9 +70,39 @@ def _rebuilt_norms(hidden: float, width: float, narrow: bool) -> tuple[Tensor, .
     return (Tensor("norm inputs in float32", 2.0 * hidden, "sequence", _FLOAT - width),) if narrow else ()
 
 
-def _compressed_mask(number: float) -> Tensor:
-    """Masks of 2048 x 2048: a stage holds a constant for every layer of the model, and one for recomputing each."""
-    return Tensor("compressed masks", number * 2048.0 * 2048.0, "once", 1.0)
+def _gathered(kept: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Outputs of norms that tensor-parallel ranks gather."""
+    return tuple(t for t in kept if t.name in ("attention input", "mlp input") and t.split == "whole")
+
+
+def _received(model: Model, width: float) -> tuple[Tensor, ...]:
+    """Ring attention: a constant for every layer in the shape of the keys and values that a rank receives."""
+    att = model.attention
+    return (Tensor("shape of keys and values received", 2.0 * att.kv_heads * att.head_dim, "tensor", width),)
+
+
+def _caches(model: Model, width: float, rules: MemoryRules) -> tuple[Tensor, ...]:
+    """Sequences in pieces: parameters that hold keys, values and their gradients between pieces, and a constant."""
+    if rules.sequence_pieces == 1:
+        return ()
+    keys = float(model.attention.kv_heads * model.attention.head_dim)
+    return (Tensor("keys and values of all pieces, their gradients and zeros", 5.0 * keys, "context", width),)
+
+
+def _rebuilt_mask(workload: Workload, rules: MemoryRules, *, fused: bool) -> tuple[Tensor, ...]:
+    """With ``use_flash_attention: False`` a rebuilt mcore layer casts the mask for itself."""
+    if workload.flash_attention or rules.compressed_mask or not fused:
+        return ()
+    return (Tensor("attention mask, cast again", float(workload.seq), "rows", 1.0),)
+
+
+def _compressed_mask(number: float, rules: MemoryRules) -> Tensor:
+    """Masks of 2048 x 2048: a stage holds a constant for every layer of the model, and one for recomputing each.
+
+    Ring attention has two: it attends to keys of its own, and to those of other ranks.
+    """
+    side = 2048.0
+    return Tensor("compressed masks", (2.0 if rules.ring_attention else 1.0) * number * side * side, "once", 1.0)
 
 
 def _norm(name: str, hidden: float, width: float, legacy: bool) -> tuple[Tensor, ...]:
@@ -71,10 +113,15 @@ def _norm(name: str, hidden: float, width: float, legacy: bool) -> tuple[Tensor,
     )
 
 
-def _attention(model: Model, width: float, legacy: bool) -> tuple[Tensor, ...]:
-    """Inputs of the projections and of attention, as rotated and laid out by heads; its output before and after."""
+def _attention(model: Model, width: float, rules: MemoryRules, *, repeated: bool) -> tuple[Tensor, ...]:
+    """Inputs of the projections and of attention, as rotated and laid out by heads; its output before and after.
+
+    ``repeated``: keys and values are repeated for every head, which mcore networks do with ``use_flash_attention:
+    False`` before they hand them to the same fused operator.  Ring attention keeps those that it
+    receives, too.
+    """
     att = model.attention
-    kv_heads = att.heads if att.kind == "mla" else att.kv_heads
+    kv_heads = att.heads if att.kind == "mla" or repeated else att.kv_heads
     queries, keys = float(att.heads * att.head_dim), float(kv_heads * att.head_dim)
     out = float(att.heads * att.v_head_dim)
     core = (
@@ -88,15 +135,59 @@ def _attention(model: Model, width: float, legacy: bool) -> tuple[Tensor, ...]:
     if att.kind == "mla":
         return _latents(model, width) + core
     gathered = Tensor("attention input", float(model.hidden), "whole", width)
-    if legacy or not att.qk_norm:
+    if rules.layout == "legacy" or not att.qk_norm:
         return (gathered, *core)
     return (
         gathered,
         Tensor("query norm input in float32", queries, "tensor", _FLOAT),
-        Tensor("key norm input in float32", keys, "tensor", _FLOAT),
-        Tensor("query and key norm statistics", float(att.heads + kv_heads), "tensor", _FLOAT),
+        Tensor("key norm input in float32", float(att.kv_heads * att.head_dim), "tensor", _FLOAT),
+        Tensor("query and key norm statistics", float(att.heads + att.kv_heads), "tensor", _FLOAT),
         *core,
     )
+
+
+def _unfused(model: Model, workload: Workload, width: float) -> tuple[Tensor, ...]:
+    """What attention of a legacy network keeps without the fused operator: the softmax in float32, and its cast.
+
+    Keys and values are repeated for every head.  Selective recompute names these operators one by one
+    (``llama_transformer.py``), and the compiled graph does rebuild them.
+    """
+    att = model.attention
+    queries, seq = float(att.heads * att.head_dim), float(workload.seq)
+    return (
+        Tensor("attention input", float(model.hidden), "whole", width),
+        Tensor("query", queries, "tensor", width),
+        Tensor("key of every head", queries, "tensor", width, selective=False),
+        Tensor("value of every head", queries, "tensor", width, selective=False),
+        Tensor("softmax", att.heads * seq, "tensor", _FLOAT, selective=False),
+        Tensor("scores in the compute type", att.heads * seq, "tensor", width, selective=False),
+        Tensor("attention output by token", queries, "tensor", width),
+    )
+
+
+def _scores(
+    model: Model, workload: Workload, mlp: tuple[Tensor, ...], width: float
+) -> Mapping[str, tuple[Tensor, ...]]:
+    """Alive where attention without the fused operator runs backward through its softmax."""
+    att = model.attention
+    queries, scores = float(att.heads * att.head_dim), float(att.heads * workload.seq)
+    gradients = Tensor("gradients of softmax and of scores", 2.0 * scores, "tensor", _FLOAT)
+    behind = (
+        *(replace(tensor, width=-tensor.width) for tensor in mlp),
+        Tensor("value and attention output, freed", -2.0 * queries, "tensor", width),
+        Tensor("scores in the compute type, freed", -scores, "tensor", width),
+    )
+    received = Tensor("gradient received, output sent and its copy", 3.0 * model.hidden, "sequence", width)
+    return {
+        "backward_scores": (received, gradients, *behind),
+        "backward_scores_selective": (
+            received,
+            *(replace(tensor, width=-tensor.width) for tensor in mlp if tensor.selective),
+            Tensor("scores, softmax and a gradient, rebuilt", 3.0 * scores, "tensor", _FLOAT),
+            Tensor("scores in the compute type", scores, "tensor", width),
+        ),
+        "rebuilt_scores": (received, gradients, *behind),
+    }
 
 
 def _latents(model: Model, width: float) -> tuple[Tensor, ...]:
@@ -312,9 +403,52 @@ def _exchange(vocab: float, width: float) -> tuple[Tensor, ...]:
     )
 
 
+def _exchanged(vocab: float, width: float) -> tuple[Tensor, ...]:
+    """What that exchange has left at the loss: logits as made and as taken apart, gathered and put in order."""
+    return (
+        Tensor("logits as made and as taken apart", 2.0 * vocab, "exchanging", width),
+        Tensor("logits gathered and put in order", vocab, "left", width),
+    )
+
+
 def _whole_gradient(vocab: float, width: float) -> tuple[Tensor, ...]:
     """The loss is split over tp; where the output projection is not, the gradient of all logits is made, and cast."""
     return (Tensor("gradient of all logits and its cast", vocab, "unpiped", _FLOAT + width),)
+
+
+def _looked_up(hidden: float, width: float) -> Mapping[str, tuple[Tensor, ...]]:
+    """What legacy networks keep of the embedding beside the first layer's input: its float32 slice.
+
+    A recomputed layer slices for itself, so all of the sequence is kept for it.
+    """
+    whole = (
+        Tensor("embedding, not sliced", hidden, "global", width),
+        Tensor("layer input, the same", -hidden, "sequence", width),
+    )
+    return {"first": (Tensor("embedding in float32", hidden, "sequence", _FLOAT - width),), "first_rebuilt": whole}
+
+
+def _masks(workload: Workload, width: float, *, legacy: bool) -> tuple[tuple[Tensor, ...], ...]:
+    """Masks of a micro-batch: kept always, where a layer is not recomputed, and where one is.
+
+    A recomputed layer parts the mask of a context-parallel rank for itself, so all rows are kept for it.  Without the
+    fused operator the mask is only added; what is kept is that of recomputed layers, before it is cast.
+    """
+    seq = float(workload.seq)
+    cast = Tensor("attention mask", seq, "rows", 1.0)
+    if not workload.flash_attention:
+        return (), () if legacy else (cast,), (Tensor("attention mask, not cast", seq, "rows", width),)
+    parted, unparted = (Tensor("attention mask of a rank", seq, split, 1.0) for split in ("parted", "unparted"))
+    return (cast,), (parted,), (unparted,)
+
+
+def _of_piece(model: Model, width: float) -> tuple[Tensor, ...]:
+    """What a piece of a sequence keeps beside its layers: where its keys and values belong, cosine and sine."""
+    keys = float(model.attention.kv_heads * model.attention.head_dim)
+    return (
+        Tensor("places of keys and values", keys, "context", width),
+        Tensor("cosine and sine of a piece", 2.0 * _rotated(model), "whole", _FLOAT),
+    )
 
 
 def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTensors:
@@ -325,31 +459,38 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
     constant: tuple[Tensor, ...] = ()
     per_chunk = [Tensor("cosine and sine", 2.0 * _rotated(model) * seq, "once", _FLOAT)]
     stage: tuple[Tensor, ...] = ()
+    plain: tuple[Tensor, ...] = ()
+    rebuilt: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
     start: tuple[Tensor, ...] = ()
+    sent: tuple[Tensor, ...] = ()
     glm = is_glm(model, rules)
     if glm:
         constant = (Tensor("triangle and one mask for all batches", seq * seq, "once", 4.0 + 1.0),)
     elif rules.compressed_mask:
-        constant = (_compressed_mask(float(model.layers)),)
+        constant = (_compressed_mask(float(model.layers) if rules.sequence_pieces == 1 else 1.0, rules),)
     else:
         per_chunk.append(Tensor("triangle", seq * seq, "once", width))
         refill = (Tensor("triangle of a batch", seq * seq, "once", width),)
-        stage = (Tensor("attention mask", seq, "attended", 1.0),)
-        start = (
-            Tensor("masks of a batch while they are built", 2.0 * seq, "global", width),
-            Tensor("output sent and its copy", 2.0 * hidden, "sequence", width),
-        )
-    losses = 1.0 + model.mtp_layers
+        stage, plain, rebuilt = _masks(workload, width, legacy=legacy)
+        start = (Tensor("masks of a batch while they are built", 2.0 * seq, "global", width),)
+        sent = (Tensor("output sent and its copy", 2.0 * hidden, "sequence", width),)
+    if rules.sequence_pieces > 1:
+        stage = (*stage, *_of_piece(model, width))
+    losses, parts = (1.0 + model.mtp_layers) * rules.sequence_pieces, float(rules.batch_parts)
+    exchanged = () if legacy else _exchanged(vocab, width)
     return EndTensors(
         stage=stage,
-        first=(Tensor("embedding in float32", hidden, "sequence", _FLOAT - width),) if legacy and not glm else (),
+        plain=plain,
+        rebuilt=rebuilt,
+        **(_looked_up(hidden, width) if legacy and not glm else {}),
         last=(
             Tensor("final norm input in float32", hidden, "sequence", _FLOAT),
             Tensor("head input", hidden, "whole", _FLOAT if legacy else width),
             Tensor("head inputs of MTP", model.mtp_layers * hidden, "whole", width),
         ),
         start=start,
+        sent=sent,
         labels=(Tensor("one-hot labels", vocab, "tensor", _FLOAT),) if legacy else (),
         lookup=(Tensor("embedded tokens before and after reduction", 2.0 * hidden, "global", _FLOAT),)
         if legacy
@@ -364,7 +505,8 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
         refill=refill,
         loss=(
             Tensor("shifted logits and one-hot labels of each loss", 2.0 * losses * vocab, "tensor", _FLOAT),
-            Tensor("product and its negative of the last loss", 2.0 * vocab, "tensor", _FLOAT),
+            Tensor("product and its negative of the last loss", 2.0 * vocab / parts, "tensor", _FLOAT),
+            *exchanged,
         ),
         head_backward=() if rules.vocabulary_split else _whole_gradient(vocab, width),
         split_loss=(Tensor("labels in float32", vocab, "tensor", _FLOAT),),

@@ -25,9 +25,10 @@ import numpy as np
 
 from planner.cost.layers import StageLayers, head_CS, stage_layers
 from planner.cost.memory.kept import LayerBytes, end_tensors, layer_bytes, layer_tensors
-from planner.cost.memory.rules import MemoryRules, rules_for
+from planner.cost.memory.native import NativeMoments, native_moments
+from planner.cost.memory.rules import NATIVE_CPU, MemoryRules, rules_for
 from planner.cost.memory.static import stored
-from planner.cost.memory.tensors import reduce_bytes, split_elements
+from planner.cost.memory.tensors import part_elements, reduce_bytes, split_elements
 from planner.cost.strategies import SCHEDULES, BoolArray, FloatArray, IntArray, Strategies
 from planner.model.records import MOE, LayerKind, Model, Workload
 
@@ -46,6 +47,9 @@ TERMS: Final = (
 
 #: Terms that do not change during the step.
 STATIC_TERMS: Final = ("parameters", "gradients", "optimizer_states")
+
+#: Tensors beside the layers that each part of a micro-batch has for itself.
+_PASSING: Final = frozenset(("start", "sent", "lookup", "labels", "head_backward", "exchange", "split_loss"))
 
 MOMENTS: Final = ("forward", "loss", "backward", "update")
 
@@ -99,7 +103,11 @@ class _Parts:
     predicted_CS: FloatArray | None
     predictor: tuple[FloatArray, FloatArray]
     passes_CS: FloatArray
+    pieces_CS: FloatArray
+    gathers_CS: IntArray
     start_CS: FloatArray
+    first_start_CS: FloatArray
+    begins_CS: BoolArray
     lookup_CS: FloatArray
     shared_CS: FloatArray
     refill_CS: FloatArray
@@ -110,6 +118,10 @@ class _Parts:
     gathered_CS: FloatArray
     idle_experts_CS: FloatArray
     ends_CS: FloatArray
+    first_CS: FloatArray
+    first_rebuilt_CS: FloatArray
+    plain_CS: FloatArray
+    rebuilt_CS: FloatArray
     loss_CS: FloatArray
     backward_CS: FloatArray
     waiting_CS: FloatArray
@@ -128,7 +140,7 @@ class _Parts:
             **{
                 f.name: getattr(self, f.name)[rows]
                 for f in fields(self)
-                if f.type == "FloatArray" or f.name == "layers_CS"
+                if f.type in ("FloatArray", "BoolArray") or f.name in ("layers_CS", "gathers_CS")
             },
         )
 
@@ -159,8 +171,10 @@ def memory(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
     rules : MemoryRules, optional
         Overrides the rules of ``workload.framework``.
     """
-    parts = _parts(model, workload, table, rules or rules_for(workload))
-    return _assemble(parts, table)
+    rules = rules or rules_for(workload)
+    if rules.layout == NATIVE_CPU:
+        return _native(native_moments(model, workload, table), table)
+    return _assemble(_parts(model, workload, table, rules), table)
 
 
 def least_recompute(
@@ -212,6 +226,29 @@ def _fewest(
     return high
 
 
+def _native(found: NativeMoments, table: Strategies) -> Memory:
+    """Memory of a script whose moments are known in closed form: one stage, one micro-batch in flight."""
+    sums = {name: _add(terms.values()) for name, terms in found.moments.items()}
+    highest: FloatArray = np.asarray(np.maximum.reduce(list(sums.values())), np.float64)
+    static = _add(found.static.values())
+    terms = {name: found.static.get(name, np.zeros(len(table))) for name in TERMS}
+    moment = np.full(len(table), MOMENTS.index("update"))
+    for name in reversed(list(found.moments)):
+        at = sums[name] == highest
+        moment = np.where(at, MOMENTS.index(name), moment)
+    for name, parts in found.moments.items():
+        for term, size in parts.items():
+            terms[term] = terms[term] + size * (moment == MOMENTS.index(name))
+    column = table.stage_mask_CS
+    return Memory(
+        terms={name: _frozen(term[:, None] * column) for name, term in terms.items()},
+        static_bytes_CS=_frozen(static[:, None] * column),
+        peak_bytes_CS=_frozen((static + highest)[:, None] * column),
+        in_flight_CS=_frozen(column.astype(np.float64)),
+        moment_CS=moment[:, None] * column,
+    )
+
+
 def _assemble(parts: _Parts, table: Strategies) -> Memory:
     layers = _sum_layers(parts, table.recompute_full_CS, table.recompute_selective_CS)
     moments = _moments(parts, layers)
@@ -238,7 +275,7 @@ def _assemble(parts: _Parts, table: Strategies) -> Memory:
         terms={name: _frozen(terms[name]) for name in TERMS},
         static_bytes_CS=_frozen(parts.static_CS * mask),
         peak_bytes_CS=_frozen(peak * mask),
-        in_flight_CS=_frozen(parts.layers.in_flight_CS),
+        in_flight_CS=_frozen(parts.layers.in_flight_CS * parts.pieces_CS),
         moment_CS=moment,
     )
 
@@ -258,11 +295,14 @@ def _forward(parts: _Parts, layers: _Layers) -> FloatArray:
     """What the last forward passes need at their widest place, shape (C, S).
 
     That is inside a layer; or the start of the last pass, when all that it keeps is still to come; or the start of the
-    pass before, when what serves all passes is still there.
+    pass before, when what serves all passes is still there.  Where that is the first pass of the step, no weights are
+    gathered yet and no output of an earlier pass is on its way.
     """
     to_come = (layers.kept + parts.ends_CS) / np.maximum(parts.passes_CS, 1.0)
     last = np.maximum(parts.start_CS, parts.lookup_CS) - to_come
-    before = parts.start_CS + parts.shared_CS + parts.lookup_CS - 2.0 * to_come
+    first = parts.first_start_CS - parts.gathered_CS - layers.gathered
+    start = np.where(parts.begins_CS, first, parts.start_CS)
+    before = start + parts.shared_CS + parts.lookup_CS - 2.0 * to_come
     return np.maximum(np.maximum(layers.forward, last), np.where(parts.passes_CS > 1.0, before, 0.0))
 
 
@@ -274,22 +314,29 @@ def _peak_CS(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> FloatA
 def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _Layers:
     """What the layers of each stage add up to when the first ``full_CS`` are recomputed whole, the next selectively."""
     layers = parts.layers
-    whole_at, some_at, all_at = (layers.places(n) for n in (full_CS, full_CS + selective_CS, parts.layers_CS))
+    again_CS = full_CS + np.minimum(selective_CS, parts.gathers_CS)
+    numbers = (full_CS, again_CS, full_CS + selective_CS, parts.layers_CS)
+    whole_at, again_at, some_at, all_at = (layers.places(number) for number in numbers)
     kept, forward = np.zeros(full_CS.shape), np.zeros(full_CS.shape)
     gathered = dispatch = constants = kept
     for kind, size in parts.bytes_by_kind.items():
         none, selective, full = (x[:, None] for x in (size.none, size.selective, size.full))
         count, some, whole = (layers.kept(kind, at) for at in (all_at, some_at, whole_at))
-        kept = kept + ((count - some) * none + (some - whole) * selective + whole * full)
+        kept = kept + parts.pieces_CS * ((count - some) * none + (some - whole) * selective + whole * full)
+        kept = kept - parts.pieces_CS * (layers.kept(kind, again_at) - whole) * size.saved[:, None]
         of_kind, of_whole = layers.of_kind(kind, all_at), layers.of_kind(kind, whole_at)
-        constants = constants + of_whole * size.copied[:, None]
+        constants = constants + of_whole * size.copied[:, None] + layers.of_kind(kind, all_at) * size.always[:, None]
         forward = np.maximum(forward, size.forward[:, None] * (of_kind > 0))
+        gathered = gathered + of_whole * size.recast[:, None]
         if kind == MOE:
-            dispatch = (count - whole) * size.dispatch[:, None]
-            gathered = parts.idle_experts_CS * (of_whole / np.maximum(of_kind, 1))
+            dispatch = parts.pieces_CS * (count - whole) * size.dispatch[:, None]
+            gathered = gathered + parts.idle_experts_CS * (of_whole / np.maximum(of_kind, 1))
+    again = full_CS + selective_CS
+    kept = kept + parts.plain_CS * (again < parts.layers_CS) + parts.rebuilt_CS * (again > 0)
+    kept = kept + np.where(full_CS > 0, parts.first_rebuilt_CS, parts.first_CS)
     if parts.predicted_CS is not None:
         kept = kept + parts.predicted_CS * _predicted(parts, full_CS, selective_CS)
-    backward, rebuilt = _backward(parts, (whole_at, some_at, all_at))
+    backward, rebuilt = _backward(parts, (whole_at, again_at, some_at, all_at))
     return _Layers(
         kept=kept,
         gathered=gathered,
@@ -301,24 +348,30 @@ def _sum_layers(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> _La
     )
 
 
-def _backward(parts: _Parts, places: tuple[IntArray, IntArray, IntArray]) -> tuple[FloatArray, FloatArray]:
+def _backward(parts: _Parts, places: tuple[IntArray, IntArray, IntArray, IntArray]) -> tuple[FloatArray, FloatArray]:
     """What the backward pass needs at its widest place, without and with rebuilding a layer, shape (C, S) [bytes].
 
     It enters a stage at its last layer.  At the first layer of a kind everything that this micro-batch kept of the
     layers behind it is free, and their gradients wait where accumulated gradients are sharded; these sums change
     evenly in between, so one of both ends is widest.  Recomputed layers come first.
     """
-    whole_at, some_at, all_at = places
+    whole_at, again_at, some_at, all_at = places
     layers, chunks = parts.layers, parts.chunks_C1
     entered, first, rebuilt = (np.zeros(all_at.shape) for _ in range(3))
     freed, waiting, begun = np.zeros(all_at.shape), parts.waiting_CS, np.zeros(all_at.shape)
     for kind, size in reversed(list(parts.bytes_by_kind.items())):  # backward meets MoE layers before dense ones
-        none, selective, backward, wait = (x[:, None] for x in (size.none, size.selective, size.backward, size.waiting))
+        none, selective, wait = (x[:, None] for x in (size.none, size.selective, size.waiting))
         of_kind, of_some, of_whole = (layers.of_kind(kind, at) for at in (all_at, some_at, whole_at))
+        cheap = of_some > of_whole
+        at_last = cheap & (of_some == of_kind)
+        backward = np.where(at_last, size.backward_selective[:, None], size.backward[:, None])
         entered = np.maximum(entered, backward * (of_kind > 0))
         freed = freed + ((of_kind - of_some) * none + (of_some - of_whole) * selective) / chunks
         waiting = waiting + of_kind * wait / chunks
-        own = np.where(of_some > of_whole, selective, none)
+        repeated = layers.of_kind(kind, again_at) - of_whole
+        freed = freed - repeated * size.saved[:, None] / chunks
+        own = np.where(cheap, selective - size.saved[:, None] * (repeated > 0), none)
+        backward = np.where(cheap, size.backward_selective[:, None], size.backward[:, None])
         at_first = (backward + own) - freed + (waiting - wait)
         first = np.maximum(first, at_first * ((of_kind > 0) & (of_whole == 0)))
         again = size.rebuilt[:, None] * (of_whole > 0)
@@ -339,16 +392,21 @@ def _predicted(parts: _Parts, full_CS: IntArray, selective_CS: IntArray) -> Floa
 
 def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRules) -> _Parts:
     layers = stage_layers(model, table)
-    elements = split_elements(model, workload, table)
+    elements = split_elements(model, workload, table, rules.sequence_pieces)
+    working = part_elements(elements, rules.batch_parts)
     ends = end_tensors(model, workload, rules)
     last_CS = head_CS(table)
     first_CS = np.broadcast_to(np.arange(table.stages)[None, :] == 0, last_CS.shape)
     kept = stored(model, workload, table, layers, rules)
-    size = {f.name: reduce_bytes(getattr(ends, f.name), elements)[:, None] for f in fields(ends)}
-    first_flight, last_flight, passes = layers.flights_CS()
+    size = {
+        f.name: reduce_bytes(getattr(ends, f.name), working if f.name in _PASSING else elements)[:, None]
+        for f in fields(ends)
+    }
+    pieces = _pieces(table, layers, rules)
+    first_flight, last_flight, passes = (flight * pieces for flight in layers.flights_CS())
     chunks = table.vpp[:, None]
     split = (table.schedule == SCHEDULES.index("zero_bubble_v"))[:, None]
-    more_CS, refill = table.micro_batches[:, None] * chunks > passes, chunks * size["refill"]
+    more_CS, refill = table.micro_batches[:, None] * chunks * rules.sequence_pieces > passes, chunks * size["refill"]
     return _Parts(
         layers=layers,
         layers_CS=table.layers_CS,
@@ -357,13 +415,22 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         predicted_CS=model.mtp_layers * last_flight * last_CS if model.mtp_layers else None,
         predictor=(size["predictor"], size["predictor_full"]),
         passes_CS=passes,
-        start_CS=size["start"] + size["labels"] * last_CS + (kept.embedding_CS + kept.experts_CS) * ~more_CS,
+        pieces_CS=pieces,
+        gathers_CS=_gathers(table, rules),
+        first_start_CS=size["start"] + size["labels"] * last_CS,
+        begins_CS=(passes == 2.0) & ~more_CS,
+        start_CS=size["start"]
+        + size["sent"]
+        + size["labels"] * last_CS
+        + (kept.embedding_CS + kept.experts_CS) * ~more_CS,
         static_CS=_add(kept.static.values()),
         bytes_by_kind={
             kind: layer_bytes(
                 layer_tensors(model, workload, kind, rules),
                 elements,
+                working,
                 cast=kept.cast.get(kind, 0.0),
+                recast=kept.recast.get(kind, 0.0),
                 reduced=kept.reduced.get(kind, 0.0),
                 waiting=kept.waiting.get(kind, 0.0),
             )
@@ -376,7 +443,11 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         lookup_CS=size["lookup"] * first_CS,
         shared_CS=refill * ~more_CS,
         refill_CS=refill * more_CS,
-        ends_CS=passes * size["stage"] + first_flight * size["first"] * first_CS + last_flight * size["last"] * last_CS,
+        ends_CS=passes * size["stage"] + last_flight * size["last"] * last_CS,
+        first_CS=first_flight * size["first"] * first_CS,
+        first_rebuilt_CS=first_flight * size["first_rebuilt"] * first_CS,
+        plain_CS=passes * size["plain"],
+        rebuilt_CS=passes * size["rebuilt"],
         loss_CS=np.maximum(
             np.maximum(size["loss"] + split * size["split_loss"], size["head_backward"] + kept.head_gradient_CS),
             size["exchange"] - refill * more_CS,
@@ -386,6 +457,28 @@ def _parts(model: Model, workload: Workload, table: Strategies, rules: MemoryRul
         waiting_CS=kept.waiting_ends_CS,
         update_CS=kept.update_CS,
     )
+
+
+def _gathers(table: Strategies, rules: MemoryRules) -> IntArray:
+    """Layers that gather again, shape (C, S): as listed where the list is for as many stages, else none."""
+    listed = np.zeros(table.stages, np.int64)
+    if len(rules.gathered_layers) == table.stages:
+        listed += rules.gathered_layers
+    gathers: IntArray = np.broadcast_to(listed, table.layers_CS.shape) * (table.pp == table.stages)[:, None]
+    return gathers
+
+
+def _pieces(table: Strategies, layers: StageLayers, rules: MemoryRules) -> FloatArray:
+    """Pieces of sequences in flight for each micro-batch that would be, shape (C, S).
+
+    The backward pass of a sequence begins with its last piece, so all of them are in flight before it, and one for
+    each stage behind.
+    """
+    whole = layers.flights_CS()[2]
+    if rules.sequence_pieces == 1:
+        return np.ones_like(whole)
+    number = np.minimum(whole + rules.sequence_pieces - 1.0, rules.sequence_pieces * table.micro_batches[:, None])
+    return np.where(whole > 0, number / np.maximum(whole, 1.0), 1.0)
 
 
 def _add(terms: Iterable[FloatArray]) -> FloatArray:

@@ -39,8 +39,9 @@ class Stored:
         Buffers that exist all the time.
     gathered_CS : array
         Parameters in the compute type, whole, from forward to backward.
-    cast : mapping of kind to array, shape (C,)
-        Parameters of a layer in the compute type that each micro-batch makes for itself.
+    cast, recast : mapping of kind to array, shape (C,)
+        Parameters of a layer in the compute type that each micro-batch makes for itself, and what is gathered for
+        them and stays where the layer is recomputed.
     reduced : mapping of kind to array, shape (C,)
         Gradient of a layer's last projection, whole, and this rank's share of it while it is reduced to its owners.
     waiting : mapping of kind to array, shape (C,)
@@ -61,6 +62,7 @@ class Stored:
     always_CS: FloatArray
     gathered_CS: FloatArray
     cast: Mapping[LayerKind, FloatArray]
+    recast: Mapping[LayerKind, FloatArray]
     reduced: Mapping[LayerKind, FloatArray]
     waiting: Mapping[LayerKind, FloatArray]
     waiting_ends_CS: FloatArray
@@ -89,6 +91,7 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
             + _embedding_early(workload, table, weights, copies, rules),
             gathered_CS=_gathered(workload, weights, copies, sharded),
             cast={kind: dot(weights.layer[kind], _cast(workload, sharded)) for kind in model.kinds},
+            recast={kind: dot(weights.layer[kind], _recast(workload, sharded)) for kind in model.kinds},
             reduced={DENSE: _reduced(model, workload, table, copies)},
             waiting={kind: dot(weights.layer[kind], waiting) for kind in model.kinds},
             waiting_ends_CS=weights.at_head(dot(weights.last, waiting)),
@@ -102,8 +105,9 @@ def stored(model: Model, workload: Workload, table: Strategies, layers: StageLay
     return Stored(
         static=static,
         always_CS=rules.workspace_bytes + (_placeholders(model, workload, table, layers) if placeholders else zero),
-        gathered_CS=_gathered_in_turn(workload, table, weights, sharded),
-        cast={},
+        gathered_CS=_gathered_in_turn(workload, table, weights, sharded, rules),
+        cast={kind: dot(weights.layer[kind], _kept_casts(workload, rules)) for kind in model.kinds},
+        recast={},
         reduced={},
         waiting={},
         waiting_ends_CS=zero,
@@ -173,7 +177,8 @@ def _states(
     if rules.frozen_weights or not rules.optimizer_runs:
         size = 0.0
     each = _each(size, copies, table.zero_level >= 1)
-    return weights.spread({name: np.where(table.swap_optimizer, 0.0, number) for name, number in each.items()})
+    away = table.swap_optimizer & rules.swap_frees
+    return weights.spread({name: np.where(away, 0.0, number) for name, number in each.items()})
 
 
 def _whole(
@@ -186,9 +191,24 @@ def _whole(
 
 
 def _cast(workload: Workload, sharded: BoolArray) -> dict[str, FloatArray | float]:
-    """MindSpore: weights of layers that each micro-batch casts, or copies, without optimizer parallelism."""
+    """MindSpore: weights of layers that each micro-batch casts, or copies, without optimizer parallelism.
+
+    With it, too, where the type changes but not its width: such weights are gathered as they are stored.
+    """
     size = bytes_of(workload.compute_dtype)
-    return {name: size * (~sharded).astype(np.float64) for name in ("split", "whole")}
+    late = workload.params_dtype != workload.compute_dtype and size == bytes_of(workload.params_dtype)
+    return {name: size * (~sharded | late).astype(np.float64) for name in ("split", "whole")}
+
+
+def _kept_casts(workload: Workload, rules: MemoryRules) -> dict[str, FloatArray | float]:
+    """Operator by operator: casts of weights that a micro-batch keeps for its backward pass."""
+    cast = rules.casts_weights and workload.params_dtype != workload.compute_dtype
+    return {name: bytes_of(workload.compute_dtype) * cast for name in ("split", "whole", "experts")}
+
+
+def _recast(workload: Workload, sharded: BoolArray) -> dict[str, FloatArray | float]:
+    """MindSpore: of these, what is gathered: it stays for recomputed layers, which cast it again."""
+    return {name: np.where(sharded, size, 0.0) for name, size in _cast(workload, sharded).items()}
 
 
 def _reduced(model: Model, workload: Workload, table: Strategies, copies: Classes) -> FloatArray:
@@ -227,10 +247,11 @@ def _waiting(
 def _at_once(workload: Workload, table: Strategies, copies: Classes) -> dict[str, FloatArray]:
     """MindSpore: bytes per weight of gradients that nothing accumulates, between their making and the update.
 
-    A gradient that is cast to the type of its parameter is reduced after that, all of them at the end of the backward
-    pass: both sides of the collectives stay.  Otherwise each is reduced as it is made, and the owner casts its share.
+    A gradient that is cast to the float32 type of its parameter is reduced after that, all of them at the end of the
+    backward pass: both sides of the collectives stay.  Otherwise, from bfloat16 to float16 as well, each is reduced as
+    it is made, and the owner casts its share.
     """
-    cast = workload.params_dtype != workload.compute_dtype
+    cast = bytes_of(workload.params_dtype) > bytes_of(workload.compute_dtype)
     own = {name: np.where(table.zero_level >= 1, number, 1.0) for name, number in copies.items()}
     both = 1.0 if cast else 0.0
     return {name: _FLOAT * (both + np.where(table.dp * table.cp > 1, 1.0 / n, 1.0 - both)) for name, n in own.items()}
@@ -276,9 +297,15 @@ def _embedding_early(
     return weights.at_first(_FLOAT * early * weights.first["embedding"] / own)
 
 
-def _gathered_in_turn(workload: Workload, table: Strategies, weights: Parameters, sharded: BoolArray) -> FloatArray:
-    """ZeRO level 3: two layers (this and the next) and the tables, shape (C, S)."""
-    size: FloatArray = bytes_of(workload.compute_dtype) * sharded.astype(np.float64)
+def _gathered_in_turn(
+    workload: Workload, table: Strategies, weights: Parameters, sharded: BoolArray, rules: MemoryRules
+) -> FloatArray:
+    """ZeRO level 3: two layers (this and the next) and the tables, shape (C, S).
+
+    In the compute type, or as they are stored where each product casts its own.
+    """
+    stored_as = workload.params_dtype if rules.casts_weights else workload.compute_dtype
+    size: FloatArray = bytes_of(stored_as) * sharded.astype(np.float64)
     layers = weights.spread({"split": size, "whole": size, "norms": size, "experts": size})
     share = np.minimum(2.0, table.layers_CS) / np.maximum(table.layers_CS, 1)
     return share * layers + weights.spread({"embedding": size, "head": size})
@@ -312,8 +339,22 @@ def _update(model: Model, workload: Workload, table: Strategies, weights: Parame
     peak[:, 0] = np.maximum(at_clip, 2.0 * clipped[:, 0] + own_embedding)
     at = np.arange(len(table)), weights.head_stage
     peak[at] = np.maximum(peak[at], np.maximum(4.0 * own_head, 2.0 * head + clipped[at]))
+    peak = np.where(table.swap_optimizer[:, None], np.maximum(peak, _moved(weights, own, clipped, within)), peak)
     at_once = weights.spread(_at_once(workload, table, copies))
     return np.where(_accumulated(table)[:, None], peak, np.maximum(peak, at_once))
+
+
+def _moved(weights: Parameters, own: Classes, clipped: FloatArray, within: FloatArray) -> FloatArray:
+    """Update of MindFormers with ``optimizer.swap: True``, shape (C, S).
+
+    The compiled step loads both moments of a parameter for its update and holds them until all are sent back; of the
+    parameter in turn there are two more copies and a quotient, of those to come a clipped gradient and what it adds.
+    """
+    most = within.copy()
+    most[:, 0] = np.maximum(most[:, 0], _FLOAT * weights.first["embedding"] / own["embedding"])
+    at = np.arange(len(most)), weights.head_stage
+    most[at] = np.maximum(most[at], _FLOAT * weights.last["head"] / own["head"])
+    return np.asarray(2.0 * clipped + 3.0 * most, np.float64)
 
 
 def _largest(model: Model, kind: LayerKind, table: Strategies) -> tuple[FloatArray, FloatArray]:

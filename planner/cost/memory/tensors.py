@@ -3,7 +3,7 @@
 The lists of tensors depend on the model only.  `reduce_bytes` sums them by split before any candidate is looked at, so
 the cost of a table does not grow with the number of tensors.
 
-Tokens of one rank and micro-batch: ``T = micro_batch_size * seq / cp``.
+Tokens of one rank and micro-batch: ``T = micro_batch_size * seq / cp``; of a piece, where sequences are cut in pieces.
 
 =========  ========================  ==================================================================
 split      elements per rank         tensors
@@ -19,12 +19,19 @@ routed     T topk w / tp, without    tokens sent to experts; does not change wit
            times that
 received   T topk w etp / tp         tokens as the experts' matrix products see them
 columns    T topk w / tp             columns of the experts' matrix products, split over etp
-context    T cp w / tp               keys and values gathered over cp
-attended   T u w                     rows of an attention mask: Ulysses exchanges heads for u times the queries
+context    T cp w / tp               keys and values of the whole sequence
+rows       T w, 0 with cp > 1        an attention mask that nothing parts
+parted     T u w, 0 without cp       rows of an attention mask on one context-parallel rank: Ulysses exchanges
+                                     heads for u times the queries
+unparted   T cp w, 0 without cp      the same before they are parted
 global     T cp w                    not split at all
 unpiped    T w, 0 with a pipeline    logits of a whole vocabulary
 regrouped  T g w / tp, g = min(dp,   logits that MindFormers exchanges between data- and context-parallel ranks
            cp), 0 unless both > 1
+exchanging T w / tp, 0 unless both   logits before that exchange
+           > 1
+left       T g w / tp, twice where   what that exchange leaves at the loss
+           dp = cp
 expert     w / (ep etp)              copies of expert weights, one for every micro-batch
 weights    w / tp                    weights of a projection and their gradients
 once       w                         independent of tokens
@@ -52,10 +59,14 @@ Split = Literal[
     "received",
     "columns",
     "context",
-    "attended",
+    "rows",
+    "parted",
+    "unparted",
     "global",
     "unpiped",
     "regrouped",
+    "exchanging",
+    "left",
     "expert",
     "weights",
     "once",
@@ -100,30 +111,42 @@ class LayerTensors:
     ----------
     kept : tuple of Tensor
         Kept for the backward pass when nothing is recomputed.
+    saved : tuple of Tensor
+        Of these, what is not kept where the outputs of norms are gathered again; their slices are, as negative widths.
     full : tuple of Tensor
         Kept when the whole layer is recomputed.
     forward, backward : tuple of Tensor
         Alive in addition where the layer's forward and backward pass are widest.
     backward_first : tuple of Tensor
         The same where the backward pass begins: its widest place in layers with narrow MLPs.
-    copied : tuple of Tensor
-        Constants of every recomputed layer, alive all the time.
+    backward_scores, backward_scores_selective : tuple of Tensor
+        The same where attention without a fused operator runs backward through its scores; the second where cheap
+        operators are recomputed and the scores are among them.
+    always, copied : tuple of Tensor
+        Alive all the time for every layer, and for every recomputed one.
     begun : tuple of Tensor
         Made for every layer that is not recomputed when the backward pass of a micro-batch begins.
     rebuilt, rebuilt_next : tuple of Tensor
         Alive beside all of ``kept`` where the backward pass of a recomputed layer is widest, for the layer where
         backward begins and for those that follow; negative widths for what is already freed.
+    rebuilt_scores : tuple of Tensor
+        The same at the scores of attention without a fused operator.
     """
 
     kept: tuple[Tensor, ...]
     full: tuple[Tensor, ...]
+    saved: tuple[Tensor, ...] = ()
     forward: tuple[Tensor, ...] = ()
     backward: tuple[Tensor, ...] = ()
     backward_first: tuple[Tensor, ...] = ()
+    backward_scores: tuple[Tensor, ...] = ()
+    backward_scores_selective: tuple[Tensor, ...] = ()
+    always: tuple[Tensor, ...] = ()
     copied: tuple[Tensor, ...] = ()
     begun: tuple[Tensor, ...] = ()
     rebuilt: tuple[Tensor, ...] = ()
     rebuilt_next: tuple[Tensor, ...] = ()
+    rebuilt_scores: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +157,16 @@ class EndTensors:
     ----------
     stage, first, last : tuple of Tensor
         Kept for the backward pass on every, the first and the last stage.
+    first_rebuilt : tuple of Tensor
+        In place of ``first`` where the first layer is recomputed.
+    plain, rebuilt : tuple of Tensor
+        Kept as ``stage`` is where a layer is not recomputed, and where one is, whole or in part.
     constant, chunk_constant : tuple of Tensor
         Alive all the time on every stage, whatever the number of micro-batches; the second once for every chunk.
     refill : tuple of Tensor
         Alive on every stage and for every chunk while more micro-batches are still to come.
-    start : tuple of Tensor
-        Alive where a micro-batch begins its forward pass.
+    start, sent : tuple of Tensor
+        Alive where a micro-batch begins its forward pass; the second are left by the pass before it.
     predictor, predictor_full : tuple of Tensor
         Kept by an MTP module beside its layer, and where the module is recomputed.
     loss : tuple of Tensor
@@ -158,11 +185,15 @@ class EndTensors:
 
     stage: tuple[Tensor, ...] = ()
     first: tuple[Tensor, ...] = ()
+    first_rebuilt: tuple[Tensor, ...] = ()
     last: tuple[Tensor, ...] = ()
+    plain: tuple[Tensor, ...] = ()
+    rebuilt: tuple[Tensor, ...] = ()
     constant: tuple[Tensor, ...] = ()
     chunk_constant: tuple[Tensor, ...] = ()
     refill: tuple[Tensor, ...] = ()
     start: tuple[Tensor, ...] = ()
+    sent: tuple[Tensor, ...] = ()
     predictor: tuple[Tensor, ...] = ()
     predictor_full: tuple[Tensor, ...] = ()
     loss: tuple[Tensor, ...] = ()
@@ -178,11 +209,15 @@ def tokens(workload: Workload, table: Strategies) -> FloatArray:
     return table.micro_batch_size * (float(workload.seq) / table.cp)
 
 
-def split_elements(model: Model, workload: Workload, table: Strategies) -> dict[Split, FloatArray]:
-    """Elements of a one-wide tensor on one rank for each way of splitting it, shape (C,) [count]."""
-    count = tokens(workload, table)
+def split_elements(model: Model, workload: Workload, table: Strategies, pieces: int = 1) -> dict[Split, FloatArray]:
+    """Elements of a one-wide tensor on one rank for each way of splitting it, shape (C,) [count].
+
+    ``pieces`` of a sequence go through the pipeline one after the other; elements are those of one.
+    """
+    count = tokens(workload, table) / pieces
     sequence = count / np.where(table.sequence_parallel, table.tp, 1)
     tensor = count / table.tp
+    exchanging = tensor * ((table.dp > 1) & (table.cp > 1))
     columns = tensor * (float(model.moe.topk) if model.moe is not None else 0.0)
     return {
         "whole": count,
@@ -193,15 +228,28 @@ def split_elements(model: Model, workload: Workload, table: Strategies) -> dict[
         "routed": columns * np.where(table.sequence_parallel, 1, table.etp),
         "received": columns * table.etp,
         "columns": columns,
-        "context": tensor * table.cp,
-        "attended": count * table.ulysses_degree,
+        "context": tensor * table.cp * pieces,
+        "rows": count * (table.cp == 1),
+        "parted": count * table.ulysses_degree * (table.cp > 1),
+        "unparted": count * table.cp * (table.cp > 1),
         "global": count * table.cp,
         "unpiped": count * (table.pp == 1),
-        "regrouped": tensor * np.minimum(table.dp, table.cp) * ((table.dp > 1) & (table.cp > 1)),
+        "regrouped": exchanging * np.minimum(table.dp, table.cp),
+        "exchanging": exchanging,
+        "left": exchanging * np.minimum(table.dp, table.cp) * np.where(table.dp == table.cp, 2, 1),
         "expert": 1.0 / (table.ep * table.etp),
         "weights": 1.0 / table.tp,
         "once": np.ones_like(count),
     }
+
+
+#: Splits whose elements do not grow with the tokens of a micro-batch.
+_FIXED: Final[tuple[Split, ...]] = ("expert", "weights", "once")
+
+
+def part_elements(elements: dict[Split, FloatArray], parts: int) -> dict[Split, FloatArray]:
+    """The same for one of ``parts`` equal parts of a micro-batch."""
+    return {split: number if split in _FIXED else number / parts for split, number in elements.items()}
 
 
 def reduce_bytes(tensors: Iterable[Tensor], elements: dict[Split, FloatArray]) -> FloatArray:

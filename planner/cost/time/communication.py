@@ -14,6 +14,7 @@ import numpy as np
 
 from planner.cluster.collectives import collective_s as library_s
 from planner.cluster.placement import Group
+from planner.cluster.tables import size_seconds
 from planner.cost.strategies import FloatArray
 from planner.cost.time import messages
 from planner.cost.time.messages import Groups, Held, Message
@@ -33,9 +34,18 @@ class Traffic:
 
 
 def collective_s(setting: Setting, op: str, size_bytes: FloatArray, group: Group) -> FloatArray:
-    """Time of one collective of every row [s], with the calibration's link constants over the profile's."""
+    """Time of one collective of every row [s].
+
+    Groups of a measured size take their times from the measured table, the others from the library's algorithms with
+    the calibration's link constants over the profile's.
+    """
     constants = cast("Mapping[str, float]", setting.constants)
-    return library_s(op, size_bytes, group, setting.cluster.hardware, constants)
+    seconds = library_s(op, size_bytes, group, setting.cluster.hardware, constants)
+    for table in setting.measured.of_op(op):
+        rows = (group.size == table.ranks) & (group.outer == table.nodes) & (size_bytes > 0.0)
+        if rows.any():
+            seconds = np.where(rows, size_seconds(table, size_bytes), seconds)
+    return seconds
 
 
 def wire_s(

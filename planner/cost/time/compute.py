@@ -14,15 +14,13 @@ from typing import Final
 
 import numpy as np
 
+from planner.cluster.tables import shape_factor
 from planner.cost.strategies import FloatArray
-from planner.cost.time.setting import Number, Setting, Shares
+from planner.cost.time.setting import MEASURED_GROUPS, Number, Setting, Shares
 from planner.model.operators import Gemm, gemms
 from planner.model.records import DTYPE_BYTES, MOE, LayerKind, Workload
 
-#: Backward over forward, by kind of work: two matmuls for one; flash attention recomputes the scores; element-wise
-#: operators read the saved input and the incoming gradient.
-MATMUL_BACKWARD: Final = 2.0
-FLASH_BACKWARD: Final = 2.5
+#: Backward over forward of element-wise work that no micro-benchmark covers.
 VECTOR_BACKWARD: Final = 2.0
 
 #: Kernels of one layer beside its matmuls (norms, rotary embedding, transposes, casts, residuals); and for routing.
@@ -45,8 +43,9 @@ class LayerWork:
     ----------
     matmul_s, attention_s, vector_s : ndarray
         Weight matmuls, attention scores, element-wise work [s].
-    attention_backward_s : ndarray
-        Its backward is not twice its forward [s].
+    matmul_backward_s, attention_backward_s, vector_backward_s : ndarray
+        Their backward passes: two matmuls for one; flash attention recomputes the scores; element-wise operators read
+        the saved input and the incoming gradient.  What they take over forward is `UNMEASURED` or measured [s].
     selective_s : ndarray
         What selective recompute repeats of the layer [s].
     kernels : float
@@ -56,66 +55,91 @@ class LayerWork:
     """
 
     matmul_s: FloatArray
+    matmul_backward_s: FloatArray
     attention_s: FloatArray
     attention_backward_s: FloatArray
     vector_s: FloatArray
+    vector_backward_s: FloatArray
     selective_s: FloatArray
     kernels: float
     flop: FloatArray
 
 
-def matmul_s(m: Number, k: Number, n: Number, rate_flop_per_s: Number, k0: Number, bytes_per_s: Number) -> FloatArray:
-    """Time of an (m x k) by (k x n) matmul on 16-bit operands [s].
+def matmul_s(
+    m: Number, k: Number, n: Number, rate_flop_per_s: Number, k0: Number, bytes_per_s: Number, width: float = 2.0
+) -> FloatArray:
+    """Time of an (m x k) by (k x n) matmul on operands of ``width`` bytes [s].
 
-    ``max(2 m k n / rate x (1 + k0/m)(1 + k0/k)(1 + k0/n), 2 (mk + kn + mn) / bandwidth)``: the smooth term makes narrow
-    shards slow and is the same for both backward matmuls, which permute m, k and n.
+    ``max(2 m k n / rate x (1 + k0/m)(1 + k0/k)(1 + k0/n), width (mk + kn + mn) / bandwidth)``: the smooth term makes
+    narrow shards slow and is the same for both backward matmuls, which permute m, k and n.
 
     >>> float(matmul_s(4096, 4096, 4096, 300e12, 0.0, 1e12))  # 137.4 GFLOP
     0.00045812984490666665
     """
     shape = (1.0 + k0 / m) * (1.0 + k0 / k) * (1.0 + k0 / n)
     work = 2.0 * m * k * n * shape / rate_flop_per_s
-    traffic = 2.0 * (m * k + k * n + m * n) / bytes_per_s
+    traffic = width * (m * k + k * n + m * n) / bytes_per_s
     return np.maximum(work, traffic)
 
 
-def _matmul(setting: Setting, m: Number, k: Number, n: Number) -> FloatArray:
-    rate = setting.rate
-    return matmul_s(m, k, n, rate.matmul_flop_per_s, rate.k0, rate.hbm_bytes_per_s)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Both:
+    """Forward and backward time of the same work [s]."""
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+
+    def __add__(self, other: Both) -> Both:
+        return Both(forward_s=self.forward_s + other.forward_s, backward_s=self.backward_s + other.backward_s)
+
+
+def _matmul(setting: Setting, m: Number, k: Number, n: Number) -> Both:
+    """One matmul and its gradients: the smooth law, corrected near measured shapes."""
+    rate, tables = setting.rate, setting.measured
+    width = float(DTYPE_BYTES[setting.workload.compute_dtype])
+    law = matmul_s(m, k, n, rate.matmul_flop_per_s, rate.k0, rate.hbm_bytes_per_s, width)
+    back = setting.own("matmul_backward") * law
+    return Both(
+        forward_s=law * shape_factor(tables.matmul, m, k, n) + setting.zero,
+        backward_s=back * shape_factor(tables.matmul_backward, m, k, n) + setting.zero,
+    )
 
 
 def layer_work(setting: Setting, kind: LayerKind) -> LayerWork:
     """Computation of one decoder layer of a kind."""
-    parts = {"projections": setting.zero, "mlp": setting.zero}
+    nothing = Both(forward_s=setting.zero, backward_s=setting.zero)
+    parts = {"projections": nothing, "mlp": nothing}
     flop = setting.zero
     operators = gemms(setting.model, kind)
     for gemm in operators:
         part = "mlp" if gemm.name.startswith(("mlp", "router", "expert", "shared")) else "projections"
-        parts[part] = parts[part] + gemm_s(setting, gemm)
+        parts[part] = parts[part] + gemm_time(setting, gemm)
         flop = flop + setting.share.tokens * gemm.flop_per_token / _ranks(setting.share, gemm)
     core_s, core_backward_s, core_flop = attention_core(setting)
-    vector = {name: size / setting.rate.vector_bytes_per_s for name, size in vector_bytes(setting, kind).items()}
+    vector = vector_time(setting, kind)
+    matmul = parts["projections"] + parts["mlp"]
+    elementwise = sum(vector.values(), start=nothing)
     return LayerWork(
-        matmul_s=parts["projections"] + parts["mlp"],
+        matmul_s=matmul.forward_s,
+        matmul_backward_s=matmul.backward_s,
         attention_s=core_s,
         attention_backward_s=core_backward_s,
-        vector_s=sum(vector.values(), start=setting.zero),
+        vector_s=elementwise.forward_s,
+        vector_backward_s=elementwise.backward_s,
         selective_s=_selective_s(setting, parts, vector, core_s),
         kernels=LAYER_KERNELS + KERNELS_PER_GEMM * len(operators) + (ROUTING_KERNELS if kind == MOE else 0),
         flop=flop + core_flop,
     )
 
 
-def _selective_s(
-    setting: Setting, parts: dict[str, FloatArray], vector: dict[str, FloatArray], core_s: FloatArray
-) -> FloatArray:
+def _selective_s(setting: Setting, parts: dict[str, Both], vector: dict[str, Both], core_s: FloatArray) -> FloatArray:
     """What selective recompute repeats: the operators the run lists, or the framework's usual ones [s]."""
     repeats = {
-        "activation": vector["activation"],
-        "norm": vector["norm"],
-        "attention": core_s + vector["scores"],
-        **parts,
-        "alternate_matmuls": 0.5 * (parts["projections"] + parts["mlp"]),
+        "activation": vector["activation"].forward_s,
+        "norm": vector["norm"].forward_s,
+        "attention": core_s + vector["scores"].forward_s,
+        **{name: part.forward_s for name, part in parts.items()},
+        "alternate_matmuls": 0.5 * (parts["projections"].forward_s + parts["mlp"].forward_s),
     }
     usual = ("activation",) if setting.workload.flash_attention else ("attention",)
     return sum((repeats[name] for name in setting.run.selective or usual), start=setting.zero)
@@ -126,11 +150,12 @@ def _ranks(share: Shares, gemm: Gemm) -> FloatArray:
     return share.sp if gemm.shard == "replicated" else share.tp
 
 
-def gemm_s(setting: Setting, gemm: Gemm) -> FloatArray:
-    """Forward time of one matmul of a layer on one rank [s]."""
+def gemm_time(setting: Setting, gemm: Gemm) -> Both:
+    """One matmul of a layer on one rank."""
     share = setting.share
     if gemm.shard.startswith("expert"):
-        return expert_matmul_s(setting, gemm)
+        forward = expert_matmul_s(setting, gemm)
+        return Both(forward_s=forward, backward_s=setting.own("matmul_backward") * forward)
     rows = share.tokens * gemm.tokens_factor
     if gemm.shard == "replicated":
         return _matmul(setting, rows / share.sp, gemm.k, gemm.n)
@@ -175,7 +200,7 @@ def attention_core(setting: Setting) -> tuple[FloatArray, FloatArray, FloatArray
     head0 = constants["attention_head0"]
     narrow = (1.0 + head0 / (0.5 * widths)) / (1.0 + head0 / USUAL_HEAD)
     time = flop * np.where(in_ring, constants["ring_slowdown"], 1.0) * narrow / setting.rate.attention_flop_per_s
-    return time, FLASH_BACKWARD * time, flop
+    return time, setting.own("flash_backward") * time, flop
 
 
 def _unfused_attention(setting: Setting) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -186,8 +211,8 @@ def _unfused_attention(setting: Setting) -> tuple[FloatArray, FloatArray, FloatA
     flop = 2.0 * share.tokens * seen * (heads * (attention.head_dim + attention.v_head_dim))
     rows = np.minimum(share.tokens * heads, seen)
     shape = (1.0 + k0 / attention.head_dim) * (1.0 + k0 / seen) * (1.0 + k0 / rows)
-    time = flop * shape / setting.rate.matmul_flop_per_s
-    return time, MATMUL_BACKWARD * time, flop
+    time = flop * shape / setting.rate.matmul_flop_per_s * setting.own("score_matmul")
+    return time, setting.own("matmul_backward") * time, flop
 
 
 def vector_bytes(setting: Setting, kind: LayerKind) -> dict[str, FloatArray]:
@@ -214,6 +239,20 @@ def vector_bytes(setting: Setting, kind: LayerKind) -> dict[str, FloatArray]:
     }
 
 
+def vector_time(setting: Setting, kind: LayerKind) -> dict[str, Both]:
+    """Element-wise work of one layer by group: its bytes at the vector rate, times what the group was measured to take.
+
+    Only groups that micro-benchmarks know have constants of their own; routing goes at the plain rate.
+    """
+    times = {}
+    for group, size in vector_bytes(setting, kind).items():
+        slower = setting.own(f"{group}_slowdown") if group in MEASURED_GROUPS else 1.0
+        behind = setting.own(f"{group}_backward") if group in MEASURED_GROUPS else VECTOR_BACKWARD
+        forward = size / setting.rate.vector_bytes_per_s * slower
+        times[group] = Both(forward_s=forward, backward_s=behind * forward)
+    return times
+
+
 def head_work(setting: Setting) -> tuple[FloatArray, FloatArray]:
     """Output projection and loss of one micro-batch: forward and backward [s].
 
@@ -225,11 +264,11 @@ def head_work(setting: Setting) -> tuple[FloatArray, FloatArray]:
     matmul = _matmul(setting, share.tokens, model.hidden, width)
     per_logit = setting.constants["fused_loss_bytes" if setting.run.fused_loss else "loss_bytes"]
     loss = share.tokens * width * per_logit / setting.rate.vector_bytes_per_s
-    return matmul + loss / 3.0, MATMUL_BACKWARD * matmul + loss * 2.0 / 3.0
+    return matmul.forward_s + loss / 3.0, matmul.backward_s + loss * 2.0 / 3.0
 
 
-def mtp_projection_s(setting: Setting) -> FloatArray:
-    """Projection 2h x h of one MTP module, forward [s]; column-parallel."""
+def mtp_projection(setting: Setting) -> Both:
+    """Projection 2h x h of one MTP module; column-parallel."""
     hidden = setting.model.hidden
     return _matmul(setting, setting.share.tokens, 2 * hidden, hidden / setting.share.tp)
 

@@ -2,13 +2,13 @@
 
 `planner.cost.time.communication` prices these messages, `planner.cost.time.volumes` counts them; sizes stand here
 alone.
-Groups come from ``planner.cluster.placement``.  Bytes are of 16-bit activations.  All arrays are (C,).
+Groups come from ``planner.cluster.placement``.  Activations travel in the compute type.  All arrays are (C,).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -18,8 +18,6 @@ from planner.cost.strategies import FloatArray, Strategies
 from planner.cost.time.setting import Number, Setting
 from planner.errors import SpecError
 from planner.model.records import DTYPE_BYTES, MOE, LayerKind, Model, Workload
-
-ACTIVATION_BYTES: Final = 2.0
 
 GroupName = Literal["tp", "ulysses", "ring", "ep", "etp", "pp", "shard", "replica", "expert_shard"]
 
@@ -47,6 +45,11 @@ class Groups:
         """Group by name."""
         group: Group = getattr(self, name)
         return group
+
+
+def activation_bytes(setting: Setting) -> float:
+    """Bytes of one element of an activation."""
+    return float(DTYPE_BYTES[setting.workload.compute_dtype])
 
 
 def place_groups(setting: Setting) -> Groups:
@@ -144,7 +147,7 @@ def latent_widths(model: Model) -> tuple[int, ...]:
 
 def _exchanges(setting: Setting, width: float, *, inputs: Number, outputs: Number) -> tuple[Message, ...]:
     """Collectives of a layer's tensor-parallel regions with so many inputs and outputs of tokens x width."""
-    size = ACTIVATION_BYTES * setting.share.tokens * width
+    size = activation_bytes(setting) * setting.share.tokens * width
     sequence = setting.share.sp > 1
     into, out = (np.where(sequence, number, 0.0) for number in (inputs, outputs))
     whole_into, whole_out = (np.where(sequence, 0.0, number) for number in (inputs, outputs))
@@ -161,7 +164,7 @@ def ring_messages(setting: Setting) -> tuple[Message, ...]:
         return ()
     attention, share = setting.model.attention, setting.share
     widths = attention.head_dim + attention.v_head_dim
-    size = ACTIVATION_BYTES * share.tokens * kv_heads(setting) * widths
+    size = activation_bytes(setting) * share.tokens * kv_heads(setting) * widths
     steps = share.ring - 1.0
     return (Message(group="ring", op="sendrecv", size_bytes=size, forward=steps, backward=2.0 * steps),)
 
@@ -179,7 +182,7 @@ def key_messages(setting: Setting) -> tuple[Message, ...]:
     if not gathers_keys(setting.workload):
         return ()
     attention, share = setting.model.attention, setting.share
-    size = ACTIVATION_BYTES * share.tokens * share.ring * kv_heads(setting)
+    size = activation_bytes(setting) * share.tokens * share.ring * kv_heads(setting)
     once, none = np.ones_like(size), setting.zero
     return tuple(
         Message(group="ring", op=op, size_bytes=size * width, forward=forward, backward=backward)
@@ -197,7 +200,7 @@ def ulysses_messages(setting: Setting) -> tuple[Message, ...]:
     widths = attention.head_dim + attention.v_head_dim
     exchanged = share.tokens * (attention.heads / share.tp + kv_heads(setting)) * widths
     once = np.ones_like(share.tokens)
-    size = ACTIVATION_BYTES * exchanged
+    size = activation_bytes(setting) * exchanged
     return (Message(group="ulysses", op="alltoall", size_bytes=size, forward=once, backward=once),)
 
 
@@ -217,7 +220,7 @@ def ep_messages(setting: Setting, groups: Groups, kind: LayerKind) -> tuple[Mess
     moe, share = setting.model.moe, setting.share
     if kind != MOE or moe is None:
         return ()
-    routed = ACTIVATION_BYTES * share.tokens / share.tp * moe.topk * setting.model.hidden
+    routed = activation_bytes(setting) * share.tokens / share.tp * moe.topk * setting.model.hidden
     sent = routed * np.where(share.sp > 1, 1.0, share.etp)
     if setting.run.node_dispatch:
         sent = sent * _distinct_nodes(groups.ep, moe.topk)
@@ -267,7 +270,7 @@ def pp_messages(setting: Setting) -> tuple[Message, ...]:
     """
     share = setting.share
     ranks = share.tp if setting.workload.runs_on.sends_parts else share.sp
-    size = ACTIVATION_BYTES * share.tokens * setting.model.hidden / ranks
+    size = activation_bytes(setting) * share.tokens * setting.model.hidden / ranks
     chunks = setting.table.vpp.astype(np.float64)
     return (Message(group="pp", op="sendrecv", size_bytes=size, forward=chunks, backward=chunks),)
 

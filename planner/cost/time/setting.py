@@ -6,17 +6,33 @@ Arrays have shape (C,), one entry a candidate; calibrated constants are numbers,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from planner.cluster.records import Cluster, Hardware
+from planner.cluster.tables import NOTHING, Measured
 from planner.cost.strategies import FloatArray, Strategies
 from planner.errors import ProfileError
 from planner.model.records import Model, Workload
 
 Number = float | FloatArray
 Constants = Mapping[str, Number]
+
+#: Groups of element-wise operators that micro-benchmarks time, see `planner.cost.time.compute.vector_bytes`.
+MEASURED_GROUPS: Final = ("norm", "rotary", "activation", "scores")
+
+#: Constants that only micro-benchmarks determine, and what holds without them; see ``planner.cost.time.step``.
+UNMEASURED: Final[Mapping[str, float]] = {
+    "matmul_backward": 2.0,
+    "flash_backward": 2.5,
+    "score_matmul": 1.0,
+    "optimizer_slowdown": 1.0,
+    "crowding": 0.0,
+    **{f"{group}_slowdown": 1.0 for group in MEASURED_GROUPS},
+    **{f"{group}_backward": 2.0 for group in MEASURED_GROUPS},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +141,17 @@ class Rates:
     k0: Number
 
 
-def rates(hardware: Hardware, workload: Workload, constants: Constants) -> Rates:
-    """Rates from the profile's peaks and the calibrated shares of them."""
-    peak = peak_flop_per_s(hardware, workload.compute_dtype)
-    memory = hardware.device.hbm_bytes_per_s
+def rates(cluster: Cluster, workload: Workload, constants: Constants) -> Rates:
+    """Rates from the profile's peaks and the calibrated shares of them.
+
+    Devices that share a node slow each other down by ``crowding`` for each further one in use: not at all on
+    accelerators, wholly on processes that share the cores of one machine.
+    """
+    hardware = cluster.hardware
+    near = min(cluster.devices, hardware.devices_per_node)
+    crowd = 1.0 + constants.get("crowding", UNMEASURED["crowding"]) * (near - 1)
+    peak = peak_flop_per_s(hardware, workload.compute_dtype) / crowd
+    memory = hardware.device.hbm_bytes_per_s / crowd
     return Rates(
         matmul_flop_per_s=peak * constants["matmul_efficiency"],
         attention_flop_per_s=peak * constants["attention_efficiency"],
@@ -150,16 +173,22 @@ class Setting:
     run: Execution
     share: Shares
     rate: Rates
+    measured: Measured = NOTHING
 
     @property
     def zero(self) -> FloatArray:
         """Zeros of shape (C,)."""
         return np.zeros_like(self.share.tokens)
 
+    def own(self, key: str) -> Number:
+        """A constant that micro-benchmarks may have determined."""
+        return self.constants.get(key, UNMEASURED[key])
+
 
 def setting(
-    model: Model, workload: Workload, cluster: Cluster, constants: Constants, table: Strategies, run: Execution
-) -> Setting:
+    model: Model, workload: Workload, cluster: Cluster, constants: Constants, table: Strategies, run: Execution,
+    measured: Measured = NOTHING,
+) -> Setting:  # fmt: skip
     """A setting with its sizes and rates worked out."""
     return Setting(
         model=model,
@@ -169,5 +198,8 @@ def setting(
         table=table,
         run=run,
         share=shares(workload, table),
-        rate=rates(cluster.hardware, workload, constants),
+        rate=rates(cluster, workload, constants),
+        measured=measured
+        if measured.dtype in ("", workload.compute_dtype)
+        else replace(measured, matmul=None, matmul_backward=None),
     )

@@ -49,8 +49,8 @@ class Layer:
     def backward_s(self) -> FloatArray:
         """Backward with exposed communication, without recompute [s]."""
         work = self.work
-        time = compute.MATMUL_BACKWARD * work.matmul_s + work.attention_backward_s + self.launch_backward_s
-        time = time + compute.VECTOR_BACKWARD * work.vector_s + self.accumulate_s
+        time = work.matmul_backward_s + work.attention_backward_s + self.launch_backward_s
+        time = time + work.vector_backward_s + self.accumulate_s
         for _, backward in self.traffic.values():
             time = time + backward.exposed_s
         return time
@@ -118,7 +118,7 @@ def stages(setting: Setting, groups: Groups) -> Stages:
         forward = forward + count.all * once
         backward = backward + count.all * one.backward_s[:, None] + count.full * once
         backward = backward + count.selective * one.work.selective_s[:, None]
-        weights = weights + count.all * (one.work.matmul_s + one.accumulate_s)[:, None]
+        weights = weights + count.all * (0.5 * one.work.matmul_backward_s + one.accumulate_s)[:, None]
     passing_CS = np.where(setting.table.stage_mask_CS, passing_s[:, None], 0.0)
     return Stages(
         layers=layers,
@@ -136,7 +136,7 @@ def layer(setting: Setting, groups: Groups, kind: LayerKind) -> Layer:
     work = compute.layer_work(setting, kind)
     launch = work.kernels * setting.constants["launch_s"] + setting.zero
     device = work.matmul_s + work.attention_s + work.vector_s + launch
-    device_backward = 2.0 * (work.matmul_s + work.vector_s + launch) + work.attention_backward_s
+    device_backward = work.matmul_backward_s + work.vector_backward_s + 2.0 * launch + work.attention_backward_s
     own = sum(layer_classes(setting.model, setting.table, kind, rules_for(setting.workload)).values(), setting.zero)
     return Layer(
         work=work,
@@ -171,13 +171,13 @@ def _tail(setting: Setting, layers: Mapping[LayerKind, Layer]) -> Tail:
     model = setting.model
     forward, backward = compute.head_work(setting)
     backward = backward + compute.accumulate_s(setting, model.vocab * model.hidden / setting.share.tp)
-    last, join = layers[model.layer_kinds[-1]], compute.mtp_projection_s(setting)
+    last, join = layers[model.layer_kinds[-1]], compute.mtp_projection(setting)
     modules = float(model.mtp_layers)
     return Tail(
         head_forward_s=forward,
         head_backward_s=backward,
-        mtp_forward_s=modules * (last.forward_s + join + forward),
-        mtp_backward_s=modules * (last.backward_s + compute.MATMUL_BACKWARD * join + backward),
+        mtp_forward_s=modules * (last.forward_s + join.forward_s + forward),
+        mtp_backward_s=modules * (last.backward_s + join.backward_s + backward),
     )
 
 

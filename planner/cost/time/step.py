@@ -29,6 +29,21 @@ host_launch_s            host time per operator, a floor where operators are lau
 straggler                spread of equal nodes' speed; a step waits for the slowest of them
 step_fixed_s             per step beside optimizer and gradient traffic [s]
 residual_moe, residual_cp  80 % interval of log(measured / predicted) of such rows (``low``, ``high``)
+
+What only micro-benchmarks determine (``planner calibrate``; without them `planner.cost.time.setting.UNMEASURED` holds):
+
+matmul_backward          time of a matmul's two gradient products over its forward product
+flash_backward           the same of flash attention
+score_matmul             batched products of unfused attention over the matmul law
+norm_slowdown            time of norms, residuals and casts over their counted bytes at the vector rate
+rotary_slowdown          the same of rotary embedding and head transposes
+activation_slowdown      the same of the activation function
+scores_slowdown          the same of scale, mask and softmax of materialised scores
+norm_backward, rotary_backward  backward over forward time of such a group
+activation_backward, scores_backward  the same
+optimizer_slowdown       update over its bytes at the streaming rate
+crowding                 slow-down of every device of a node for each further one in use: 0 on accelerators, 1 on
+                         processes that share the cores of one machine
 (and those of `planner.cluster.rates`: link shares and latencies)
 """
 
@@ -41,10 +56,11 @@ from typing import Final
 import numpy as np
 
 from planner.cluster.records import Calibration, Cluster
+from planner.cluster.tables import NOTHING, Measured
 from planner.cost.layers import head_CS
 from planner.cost.strategies import FloatArray, IntArray, Strategies, sum_stages
 from planner.cost.time.communication import Traffic, dp_traffic
-from planner.cost.time.compute import MATMUL_BACKWARD, VECTOR_BACKWARD, optimizer_bytes
+from planner.cost.time.compute import optimizer_bytes
 from planner.cost.time.messages import Groups, Held, place_groups
 from planner.cost.time.pipeline import Pipeline, at_stage, pipeline_time
 from planner.cost.time.setting import Constants, Execution, Number, Setting, default_execution, setting
@@ -158,14 +174,16 @@ def step_time(
         A row does not depend on the other rows of the table, bit for bit.
     """
     constants = {key: constant.value for key, constant in calibration.constants.items()}
-    return evaluate_constants(model, workload, cluster, constants, table, run or default_execution(workload))
+    used = run or default_execution(workload)
+    return evaluate_constants(model, workload, cluster, constants, table, used, calibration.measured)
 
 
 def evaluate_constants(
-    model: Model, workload: Workload, cluster: Cluster, constants: Constants, table: Strategies, run: Execution
-) -> StepTime:
+    model: Model, workload: Workload, cluster: Cluster, constants: Constants, table: Strategies, run: Execution,
+    measured: Measured = NOTHING,
+) -> StepTime:  # fmt: skip
     """`step_time` with bare constants, each a number or an array (C,): fitting varies them along the rows."""
-    given = setting(model, workload, cluster, constants, table, run)
+    given = setting(model, workload, cluster, constants, table, run, measured)
     groups = place_groups(given)
     staged = stages(given, groups)
     parts = (staged.forward_CS, staged.backward_CS, staged.weight_gradient_CS)
@@ -215,7 +233,8 @@ def optimizer_s(setting: Setting, groups: Groups, held: Held) -> FloatArray:
     owned = owned + held.expert / np.where(sharded, groups.expert_shard.size, 1)
     states = owned * float(workload.moments * DTYPE_BYTES[workload.states_dtype])
     swap = np.where(table.swap_optimizer, 2.0 * states / device.host_bytes_per_s, 0.0)
-    return optimizer_bytes(owned, workload) / setting.rate.hbm_bytes_per_s + swap
+    slower = setting.own("optimizer_slowdown")
+    return optimizer_bytes(owned, workload) / setting.rate.hbm_bytes_per_s * slower + swap
 
 
 def _pace_columns(setting: Setting, staged: Stages, pipeline: Pipeline) -> dict[str, FloatArray]:
@@ -228,9 +247,9 @@ def _pace_columns(setting: Setting, staged: Stages, pipeline: Pipeline) -> dict[
         count, work = staged.counts[kind], layer.work
         number, full, some = (micro * at_stage(n, pipeline.stage) for n in (count.all, count.full, count.selective))
         parts = {
-            "compute_s": number * (1.0 + MATMUL_BACKWARD) * work.matmul_s,
+            "compute_s": number * (work.matmul_s + work.matmul_backward_s),
             "attention_s": number * (work.attention_s + work.attention_backward_s),
-            "vector_s": number * ((1.0 + VECTOR_BACKWARD) * work.vector_s + layer.accumulate_s),
+            "vector_s": number * (work.vector_s + work.vector_backward_s + layer.accumulate_s),
             "recompute_s": full * layer.forward_s + some * work.selective_s,
             "launch_s": number * (layer.launch_forward_s + layer.launch_backward_s),
         }

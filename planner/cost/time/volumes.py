@@ -59,7 +59,7 @@ def setting_of(
     """One strategy as the time model sees it."""
     constants = {key: constant.value for key, constant in calibration.constants.items()}
     table = Strategies.of([strategy])
-    return setting(model, workload, cluster, constants, table, run or default_execution(workload))
+    return setting(model, workload, cluster, constants, table, run or default_execution(workload), calibration.measured)
 
 
 def planned_volumes(given: Setting, stage: int) -> tuple[Volume, ...]:

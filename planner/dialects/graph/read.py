@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.cost.strategies import Strategy
-from planner.dialects.graph import glm, layout, read_model
+from planner.dialects.graph import glm, layout, read_model, weights
 from planner.dialects.text.fields import Section
 from planner.dialects.text.yaml_read import Document
 from planner.errors import SpecError
@@ -21,6 +21,13 @@ _TYPES: Final = {"float32": "float32", "fp32": "float32", "float16": "float16", 
 #: State tensors that each optimizer of MindFormers keeps for a parameter.
 MOMENTS: Final = {"AdamW": 2, "FusedAdamW": 2, "FP32StateAdamWeightDecay": 2, "AdamWeightDecay": 2, "PmaAdamW": 2,
                    "FusedPmaAdamW": 2, "Adam": 2, "Muon": 1, "Came": 1}  # fmt: skip
+#: Key that releases from 1.6 on know; no file of an earlier one has it.
+RELEASE_MARK: Final = "use_legacy"
+#: What a file without it is taken for, where that changes the answer.
+EARLY_NOTE: Final = (
+    "release up to 1.5 (no use_legacy in the file), where selective recompute of legacy networks takes effect; "
+    "write use_legacy: True for a newer one"
+)
 _IGNORED_PARALLEL_CONFIG: Final = frozenset(
     "gradient_aggregation_group vocab_emb_dp optimizer_shard mem_coeff".split()
 )  # fmt: skip
@@ -43,12 +50,16 @@ class ReadResult:
         As far as the file determines them.
     unread : tuple of str
         Keys and settings that the records cannot hold or that were not understood, one line each.
+    unreliable : tuple of str
+        What was not read and decides the answer, one line each with the reason; see ``planner.dialects.weights``.
     dialect : str
         ``mindformers-mcore``, ``mindformers-legacy``, ``mindformers-pynative``, ``mindspeed`` or ``plan``.
     memory_limit_bytes : int or None
         Limit of the memory pool written in the file [bytes].
     hardware : str
         Hardware profile when the file names one, else empty.
+    per_node : int
+        Devices of a node, where a script says it; else 0.
     calibration : mapping
         Constants that a plan.json was priced with, see ``planner.cluster.kept``; empty for other files.
     """
@@ -57,9 +68,11 @@ class ReadResult:
     workload: Workload
     strategy: Strategy
     unread: tuple[str, ...] = ()
+    unreliable: tuple[str, ...] = ()
     dialect: str = ""
     memory_limit_bytes: int | None = None
     hardware: str = ""
+    per_node: int = 0
     calibration: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -72,8 +85,6 @@ def read_graph(document: Document) -> ReadResult:
         A section or key that is needed is missing or has an impossible value.
     """
     unread = [f"{'.'.join(path)}: given twice, the last one (line {line}) counts" for path, line in document.duplicates]
-    if "base_config" in document.root:
-        unread.append("base_config: other files are not followed")
     legacy = Section(document).flag("use_legacy", default=True)
     name = str(Section(document, "trainer").any("model_name") or Path(document.source).stem)
     if legacy:
@@ -83,12 +94,13 @@ def read_graph(document: Document) -> ReadResult:
         model = read_model.mcore_model(section, family, name, document.source)
     strategy = _strategy(document, section, model, unread, legacy=legacy)
     workload = _workload(document, section, strategy, legacy=legacy)
-    unread += section.unread(read_model.IGNORED)
+    found = weights.weigh(document, section, legacy=legacy, ignored=read_model.IGNORED)
     return ReadResult(
         model=model,
         workload=workload,
         strategy=strategy,
-        unread=tuple(unread),
+        unread=(*unread, *found.notes),
+        unreliable=found.reasons,
         dialect="mindformers-legacy" if legacy else "mindformers-mcore",
         memory_limit_bytes=_memory_limit(document),
     )
@@ -139,7 +151,9 @@ def _strategy(document: Document, model_section: Section, model: Model, unread: 
         schedule=_schedule(parallel, vpp, legacy=legacy),
     )
     if degrees.integer("seq_split_num", default=1, least=1) > 1:
-        unread.append("parallel_config.seq_split_num: splitting sequences through the pipeline is not modelled")
+        unread.append(
+            "parallel_config.seq_split_num: memory counts the pieces, the seconds do not (their bubble is long)"
+        )
     _leftovers(document, degrees, parallel, unread)
     return strategy
 
@@ -156,19 +170,17 @@ def _expert_parts(document: Document, tp: int) -> int:
 
 
 def _schedule(parallel: Section, vpp: int, *, legacy: bool) -> str:
-    """Schedule that runs: mcore networks take one slice of a sequence only, with which seqpipe is 1F1B."""
+    """Schedule that runs: with one slice of a sequence, all that mcore networks take, and one chunk seqpipe is 1F1B."""
     schedule = layout.schedule_of(parallel.any("pipeline_config"), vpp)
-    if schedule == "seqpipe" and not legacy:
+    if schedule == "seqpipe" and (vpp == 1 or not legacy):
         return "interleaved" if vpp > 1 else "1f1b"
     return schedule
 
 
 def _leftovers(document: Document, degrees: Section, parallel: Section, unread: list[str]) -> None:
     parallel.any("parallel_mode")
+    parallel.any("auto_pipeline")
     unread += degrees.unread(_IGNORED_PARALLEL_CONFIG) + parallel.unread(_IGNORED_PARALLEL)
-    swap = Section(document, "swap_config")
-    if swap.values.get("swap"):
-        unread.append("swap_config: activations on the host are not modelled")
 
 
 def _chunks(model_section: Section, parallel: Section, pp: int, unread: list[str]) -> int:
@@ -195,6 +207,9 @@ def _layers(section: Section, model: Model, pp: int, vpp: int) -> layout.Counts:
 def _recompute(document: Document, layers: layout.Counts, unread: list[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     section = Section(document, "recompute_config")
     full, select = section.any("recompute", default=False), section.any("select_recompute", default=False)
+    if not select:
+        select = section.any("select_comm_recompute", default=False) or False
+    section.read.add("select_comm_recompute")
     if Section(document, "swap_config").values.get("swap") and isinstance(full, list):
         raise SpecError(
             f"{section.where('recompute')}: with swap_config.swap the list holds layer numbers; it is not read."
@@ -237,8 +252,6 @@ def _batches(document: Document, degrees: Section, pp: int, unread: list[str]) -
     if pp > 1 and accumulation > 1:
         unread.append("runner_config.gradient_accumulation_steps: ignored with a pipeline; micro_batch_num counts")
     interleave = Section(document).integer("micro_batch_interleave_num", default=1, least=1)
-    if interleave > 1:
-        unread.append("micro_batch_interleave_num: read as micro-batches that are so many times larger")
     return batch_size * interleave, micro if pp > 1 else accumulation
 
 
@@ -287,6 +300,7 @@ def _workload(document: Document, section: Section, strategy: Strategy, *, legac
     optimizer = Section(document, "optimizer").text("type", default="AdamW")
     framework: FrameworkName = "mindformers-legacy" if legacy else "mindformers"
     seq = _sequence(document, section, legacy=legacy)
+    early = legacy and any(strategy.recompute_selective) and RELEASE_MARK not in document.root
     return Workload(
         seq=seq,
         global_batch=strategy.dp * strategy.micro_batch_size * strategy.micro_batches,
@@ -297,25 +311,60 @@ def _workload(document: Document, section: Section, strategy: Strategy, *, legac
         moments=MOMENTS.get(optimizer, 2),
         framework=framework,
         flash_attention=section.flag("use_flash_attention", default=not legacy),
-        switches=_switches(document, section, seq, legacy=legacy),
+        switches=(
+            *_switches(document, section, seq, legacy=legacy),
+            *_selective_switches(document, strategy, early=early, legacy=legacy),
+        ),
+        notes=(EARLY_NOTE,) if early else (),
     )
 
 
 def _switches(document: Document, section: Section, seq: int, *, legacy: bool) -> tuple[str, ...]:
     """Settings that change memory and differ from the planner's own files (``planner.cost.memory.rules.SWITCHES``)."""
-    recompute = Section(document, "recompute_config").values
-    compressed = any(section.values.get(f"use_{kind}attn_mask_compression") is True for kind in ("", "eod_"))
-    whole = legacy and Section(document, "parallel_config").flag("vocab_emb_dp", default=True)
-    gated = section.values.get("bias_swiglu_fusion") is True or section.values.get("hidden_act") == "fusedswiglu"
+    values = section.values
+    compressed = any(values.get(f"use_{kind}attn_mask_compression") is True for kind in ("", "eod_"))
+    ring = values.get("use_ring_attention") is True
+    degrees = Section(document, "parallel_config")
+    parts = Section(document).integer("micro_batch_interleave_num", default=1, least=1)
+    pieces = degrees.integer("seq_split_num", default=1, least=1) if legacy else 1
     found = {
-        "full-attention-mask": not compressed and seq >= LEAST_COMPRESSED_SEQ,
-        "optimizer-comm-recompute": recompute.get("parallel_optimizer_comm_recompute") is True,
-        "no-comm-recompute": recompute.get("mp_comm_recompute") is False,
-        "whole-vocabulary": whole,
-        "fused-swiglu": gated,
-        "float32-residual": section.values.get("fp32_residual_connection") is True,
+        f"batch-parts={parts}": parts > 1,
+        f"sequence-pieces={pieces}": pieces > 1,
+        "ring-attention": ring,
+        "full-attention-mask": not ring and not compressed and seq >= LEAST_COMPRESSED_SEQ,
+        "whole-vocabulary": legacy and degrees.flag("vocab_emb_dp", default=True),
+        "fused-swiglu": values.get("bias_swiglu_fusion") is True or values.get("hidden_act") == "fusedswiglu",
+        "float32-residual": values.get("fp32_residual_connection") is True,
     }
     return tuple(name for name, on in found.items() if on)
+
+
+def _selective_switches(document: Document, strategy: Strategy, *, early: bool, legacy: bool) -> tuple[str, ...]:
+    """What selective recompute does: in legacy networks nothing since release 1.6."""
+    if not any(strategy.recompute_selective) or (legacy and not early):
+        return ()
+    section = Section(document, "recompute_config")
+    operators = section.values.get("select_recompute") or False
+    gathers = _gathers(section, strategy.layers)
+    found = {
+        "selective-legacy": early and bool(operators),
+        "gathers-alone": not operators,
+        "gathers=" + ",".join(map(str, gathers)): any(gathers),
+    }
+    return tuple(name for name, on in found.items() if on)
+
+
+def _gathers(section: Section, layers: layout.Counts) -> tuple[int, ...]:
+    """Layers of each stage whose gathers are recomputed."""
+    value = section.any("select_comm_recompute", default=False) or False
+    if isinstance(value, dict):
+        value = _longest(section, list(value.values()), layers)
+    elif isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        value = True
+    try:
+        return layout.recompute_of(False, value, layers)[1]
+    except SpecError as error:
+        raise SpecError(f"{section.where('select_comm_recompute')}: {error}") from None
 
 
 def data_type(section: Section, default: str, *names: str) -> str:

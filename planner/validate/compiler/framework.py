@@ -49,7 +49,7 @@ def find_framework(python: Path | None = None) -> Framework:
 
     Without `python` it is the one that PLANNER_MINDSPORE_PYTHON names, else the running one.
     """
-    interpreter = python or Path(os.environ.get("PLANNER_MINDSPORE_PYTHON") or sys.executable)
+    interpreter = python or _default_interpreter()
     found = _probe(interpreter)
     for name in ("mindspore", "mindformers"):
         if not found.get(name) or not found.get("home"):
@@ -60,6 +60,22 @@ def find_framework(python: Path | None = None) -> Framework:
     return Framework(
         python=interpreter, home=Path(found["home"]), mindspore=found["mindspore"], mindformers=found["mindformers"]
     )
+
+
+def find_mindspore(python: Path | None = None) -> tuple[Path, str]:
+    """Interpreter that has MindSpore, and its version; chosen as in `find_framework`."""
+    interpreter = python or _default_interpreter()
+    found = _probe(interpreter)
+    if not found.get("mindspore") or not found.get("home"):
+        raise ValidationError(
+            f"{interpreter} has no mindspore, which a validating run trains with. Install it: pip install "
+            f"mindspore=={PROVEN_PAIR[0]}, or name another interpreter with --python."
+        )
+    return interpreter, found["mindspore"]
+
+
+def _default_interpreter() -> Path:
+    return Path(os.environ.get("PLANNER_MINDSPORE_PYTHON") or sys.executable)
 
 
 def _probe(interpreter: Path) -> dict[str, str]:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from planner.errors import ValidationError
 
+_HOST = "Other"
+"""Pool of blocks on the host: with ``optimizer.swap`` the moments' own copies."""
 _ASSIGNMENT = re.compile(r"^\((%[^)]*)\) = (\S+?)\(")
 _TYPE = re.compile(r"(\w+):\[([\d, ]*)\]")
 
@@ -84,6 +86,7 @@ def _read_blocks(path: Path, shapes: dict[int, str]) -> list[Block]:
                 shape=shapes.get(int(row["start_time_stamp"]), ""),
             )
             for row in csv.DictReader(file)
+            if row.get("pool_type") != _HOST
         ]
 
 

@@ -10,7 +10,8 @@ import pytest
 from memory_samples import MIB, dense, moe, plan, work
 
 from planner.cost.memory.kept import layer_bytes, layer_tensors
-from planner.cost.memory.rules import SWITCHES, rules_for
+from planner.cost.memory.peak import memory
+from planner.cost.memory.rules import NATIVE_CPU, NUMBERED, SWITCHES, rules_for
 from planner.cost.memory.tensors import SPLITS, Split, Tensor, reduce_bytes, split_elements
 from planner.cost.strategies import Strategies, Strategy
 from planner.model.records import Attention, LayerKind, Model, Workload
@@ -19,7 +20,11 @@ from planner.model.records import Attention, LayerKind, Model, Workload
 def kept(model: Model, workload: Workload, strategy: Strategy, kind: LayerKind = "dense"):
     rules = rules_for(workload)
     elements = split_elements(model, workload, Strategies.of([strategy]))
-    return layer_bytes(layer_tensors(model, workload, kind, rules), elements)
+    return layer_bytes(layer_tensors(model, workload, kind, rules), elements, elements)
+
+
+def peaks(model: Model, workload: Workload, strategy: Strategy) -> list[float]:
+    return memory(model, workload, Strategies.of([strategy])).peak_bytes_CS[0].tolist()
 
 
 def gpt(hidden: int, heads: int) -> Model:
@@ -110,8 +115,12 @@ def test_splits_divide_as_they_say():
         "received": [4 * tokens, 4 * tokens],
         "columns": [4 * tokens / 4, 4 * tokens / 4],
         "context": [tokens / 2] * 2,
-        "attended": [2 * tokens] * 2,
+        "rows": [0, 0],
+        "parted": [2 * tokens] * 2,
+        "unparted": [2 * tokens] * 2,
         "regrouped": [2 * tokens / 4] * 2,
+        "exchanging": [tokens / 4] * 2,
+        "left": [2 * tokens / 4] * 2,
         "global": [2 * tokens] * 2,
         "unpiped": [tokens] * 2,
         "expert": [0.5 / 4] * 2,
@@ -147,6 +156,7 @@ def test_every_switch_is_documented():
     text = (Path(__file__).parents[3] / "docs" / "memory.md").read_text(encoding="utf-8")
     named = text.split("## Switches")[1].split("##")[0]
     assert [switch for switch in SWITCHES if f"`{switch}`" not in named] == []
+    assert [switch for switch in NUMBERED if f"`{switch}=" not in named] == []
 
 
 def test_every_switch_changes_the_rules():
@@ -158,6 +168,29 @@ def test_every_switch_changes_the_rules():
     assert rules_for(work(switches=("unknown to memory",))) == rules_for(work())
 
 
+def test_switches_with_a_number_set_it():
+    found = rules_for(work(switches=("batch-parts=2", "sequence-pieces=8", "gathers=6,2")))
+    assert (found.batch_parts, found.sequence_pieces, found.gathered_layers) == (2, 8, (6, 2))
+
+
+def test_every_rule_changes_bytes():
+    """No switch is read, documented and without effect: each changes the peak of some stage of some small job."""
+    other = {NATIVE_CPU}  # a script of its own, judged in tests/cost/memory/test_native.py
+    still = set(SWITCHES) - other | {"gathers=2,2" if name == "gathers" else f"{name}=2" for name in NUMBERED}
+    for framework in ("mindformers", "mindformers-legacy", "mindspeed", "megatron"):
+        for model in (dense(), moe()):
+            for strategy in (
+                plan(((2, 2),), tp=2, micro_batches=4, recompute_selective=(2, 2), swap_optimizer=True),
+                plan(((4,),), tp=2, cp=2, dp=2, ep=2 if model.moe else 1, micro_batches=4),
+                plan(((4,),), dp=4, zero_level=3 if framework == "megatron" else 1, optimizer_shard=4),
+            ):
+                for extra in ((), ("fused-cross-entropy",), ("fused-swiglu",)):
+                    job = work(framework, seq=4096, switches=extra)
+                    plain = peaks(model, job, strategy)
+                    still -= {s for s in still if peaks(model, replace(job, switches=(*extra, s)), strategy) != plain}
+    assert still == set()
+
+
 def test_arrays_of_results_cannot_be_changed():
     from planner.cost.memory.peak import memory
 
@@ -165,3 +198,17 @@ def test_arrays_of_results_cannot_be_changed():
     with pytest.raises(ValueError, match="read-only"):
         found.peak_bytes_CS[0, 0] = 0
     assert np.isfinite(found.peak_bytes_CS).all()
+
+
+def test_norms_of_a_layer_keep_what_they_read() -> None:
+    """Behind 4 norms two more inputs are kept, of one norm an input and an output fewer; statistics are 4 bytes."""
+
+    def of(norms: int) -> float:
+        model = replace(dense(), norms_per_layer=norms)
+        workload = work("megatron")
+        tensors = layer_tensors(model, workload, "dense", rules_for(workload)).kept
+        return sum(tensor.width * tensor.size for tensor in tensors if tensor.split == "sequence")
+
+    hidden = dense().hidden
+    assert of(4) - of(2) == 2 * 2 * hidden + 2 * 4
+    assert of(2) - of(1) == 2 * 2 * hidden + 4

@@ -13,9 +13,14 @@ Data: --data FILE, a flat file of int32 tokens; without it, a made-up sequence t
 # Written by planner 0.1.0.
 
 import argparse
+import math
 import os
 import time
 from pathlib import Path
+
+if os.environ.get("PLANNER_CORES"):  # set by planner validate: a core each, before MindSpore starts its threads
+    cores = os.environ["PLANNER_CORES"].split(",")
+    os.sched_setaffinity(0, {int(cores[int(os.environ.get("MS_NODE_ID", "0")) % len(cores)])})
 
 import mindspore as ms
 import numpy as np
@@ -70,7 +75,7 @@ class Linear(nn.Cell):
         self.weight = Parameter(initializer(Normal(0.02), (outputs, inputs), plan["params"]), name="weight")
         self.bias = Parameter(initializer("zeros", (outputs,), plan["params"]), name="bias") if bias else None
         self.matmul, self.add, self.cast = ops.MatMul(transpose_b=True), ops.Add(), ops.Cast()
-        self.compute = plan["compute"]
+        self.compute, self.leave = plan["compute"], by_hand(Leave, plan) if split == "row" else None
         if plan["parallel"] and split == "column":
             self.matmul.shard(((dp, 1), (tp, 1)))
             self.add.shard(((dp, tp), (tp,)))
@@ -80,6 +85,8 @@ class Linear(nn.Cell):
 
     def construct(self, x):
         y = self.matmul(x, self.cast(self.weight, self.compute))
+        if self.leave is not None:
+            y = self.leave(y)
         return y if self.bias is None else self.add(y, self.cast(self.bias, self.compute))
 
 
@@ -92,6 +99,7 @@ class Norm(nn.Cell):
         self.square, self.mean, self.rsqrt = ops.Square(), ops.ReduceMean(keep_dims=True), ops.Rsqrt()
         self.add, self.scale, self.weigh, self.cast = ops.Add(), ops.Mul(), ops.Mul(), ops.Cast()
         self.epsilon, self.compute = plan["norm_epsilon"], plan["compute"]
+        self.enter = by_hand(Enter, plan) if len(strategy) == 4 else None  # sees the heads of its rank only
         if plan["parallel"]:
             self.square.shard((strategy,))
             self.mean.shard((strategy,))
@@ -103,7 +111,8 @@ class Norm(nn.Cell):
     def construct(self, x):
         wide = self.cast(x, ms.float32)
         wide = self.scale(wide, self.rsqrt(self.add(self.mean(self.square(wide), -1), self.epsilon)))
-        return self.cast(self.weigh(wide, self.cast(self.weight, ms.float32)), self.compute)
+        weight = self.cast(self.weight, ms.float32)
+        return self.cast(self.weigh(wide, weight if self.enter is None else self.enter(weight)), self.compute)
 
 
 class Rotary(nn.Cell):
@@ -234,14 +243,17 @@ class Layer(nn.Cell):
         rows = (plan["rows"], 1)
         self.attention_norm, self.attention = Norm(plan["hidden"], plan, rows), Attention(plan)
         self.mlp_norm, self.mlp = Norm(plan["hidden"], plan, rows), Mlp(plan)
-        self.add_attention, self.add_mlp = ops.Add(), ops.Add()
+        self.add_attention, self.add_mlp, self.enter = ops.Add(), ops.Add(), by_hand(Enter, plan)
         if plan["parallel"]:
             self.add_attention.shard((rows, rows))
             self.add_mlp.shard((rows, rows))
 
     def construct(self, x):
-        x = self.add_attention(x, self.attention(self.attention_norm(x)))
-        return self.add_mlp(x, self.mlp(self.mlp_norm(x)))
+        x = self.add_attention(x, self.attention(self.inputs(self.attention_norm(x))))
+        return self.add_mlp(x, self.mlp(self.inputs(self.mlp_norm(x))))
+
+    def inputs(self, x):
+        return x if self.enter is None else self.enter(x)
 
 
 class Embedding(nn.Cell):
@@ -249,13 +261,19 @@ class Embedding(nn.Cell):
 
     def __init__(self, plan):
         super().__init__()
-        self.weight = Parameter(initializer(Normal(0.02), (plan["vocab"], plan["hidden"]), plan["params"]), name="weight")
+        self.weight = Parameter(initializer(Normal(0.02), (plan["words"], plan["hidden"]), plan["params"]), name="weight")
         self.gather, self.cast, self.reshape = ops.Gather(), ops.Cast(), ops.Reshape()
-        self.hidden, self.compute = plan["hidden"], plan["compute"]
+        self.hidden, self.compute, self.leave = plan["hidden"], plan["compute"], by_hand(Leave, plan)
+        self.first_word, self.words = plan["first_word"], plan["words"]
         if plan["parallel"]:
             self.gather.shard(((plan["tp"], 1), (plan["dp"], 1)))
 
     def construct(self, ids):
+        if self.leave is not None:  # the ranks that do not hold a word add zeros
+            ids = ids - self.first_word
+            held = self.cast(ops.logical_and(ids >= 0, ids < self.words), self.compute)
+            rows = self.cast(self.gather(self.weight, ops.clamp(ids, 0, self.words - 1), 0), self.compute)
+            return self.reshape(self.leave(rows * ops.expand_dims(held, -1)), (-1, self.hidden))
         return self.reshape(self.cast(self.gather(self.weight, ids, 0), self.compute), (-1, self.hidden))
 
 
@@ -267,7 +285,8 @@ class Loss(nn.Cell):
         self.top, self.total, self.picked = ops.ReduceMax(keep_dims=True), ops.ReduceSum(keep_dims=True), ops.ReduceSum()
         self.shift, self.exp, self.log, self.hot, self.pick = ops.Sub(), ops.Exp(), ops.Log(), ops.OneHot(), ops.Mul()
         self.difference, self.mean, self.cast, self.reshape = ops.Sub(), ops.ReduceMean(), ops.Cast(), ops.Reshape()
-        self.on, self.off, self.vocab = Tensor(1.0, ms.float32), Tensor(0.0, ms.float32), plan["vocab"]
+        self.on, self.off, self.vocab = Tensor(1.0, ms.float32), Tensor(0.0, ms.float32), plan["words"]
+        self.first_word, self.leave, self.highest = plan["first_word"], by_hand(Leave, plan), by_hand(Highest, plan)
         if plan["parallel"]:
             both, rows = (plan["dp"], plan["tp"]), (plan["dp"], 1)
             for op in (self.top, self.total, self.picked, self.exp):
@@ -281,10 +300,15 @@ class Loss(nn.Cell):
 
     def construct(self, logits, labels):
         wide = self.cast(logits, ms.float32)
-        shifted = self.shift(wide, ops.stop_gradient(self.top(wide, -1)))
-        total = self.reshape(self.log(self.total(self.exp(shifted), -1)), (-1,))
-        hot = self.hot(self.reshape(labels, (-1,)), self.vocab, self.on, self.off)
-        return self.mean(self.difference(total, self.picked(self.pick(shifted, hot), -1)))
+        top, labels = ops.stop_gradient(self.top(wide, -1)), self.reshape(labels, (-1,))
+        if self.leave is not None:
+            top, labels = ops.stop_gradient(self.highest(top)), labels - self.first_word
+        shifted = self.shift(wide, top)
+        total = self.total(self.exp(shifted), -1)
+        picked = self.picked(self.pick(shifted, self.hot(labels, self.vocab, self.on, self.off)), -1)
+        if self.leave is not None:
+            total, picked = self.leave(total), self.leave(picked)
+        return self.mean(self.difference(self.reshape(self.log(total), (-1,)), picked))
 
 
 class Decoder(nn.Cell):
@@ -295,24 +319,25 @@ class Decoder(nn.Cell):
         self.embedding = Embedding(plan)
         self.layers = nn.CellList([Layer(plan) for _ in plan["stage_of_layer"]])
         self.norm = Norm(plan["hidden"], plan, (plan["rows"], 1))
-        self.head = Linear(plan["hidden"], plan["vocab"], plan, "column")
-        self.loss = Loss(plan)
+        self.head = Linear(plan["hidden"], plan["words"], plan, "column")
+        self.loss, self.enter = Loss(plan), by_hand(Enter, plan)
         last = plan["pp"] - 1
         places = [(self.embedding, 0), *zip(self.layers, plan["stage_of_layer"]), (self.norm, last), (self.head, last)]
         for cell, stage in [*places, (self.loss, last)]:
             if plan["parallel"] and plan["pp"] > 1:
                 cell.pipeline_stage = stage
         for layer, how in zip(self.layers, plan["recompute_of_layer"]):
-            if plan["parallel"] and how == "full":
+            if how == "full":
                 layer.recompute()
-            elif plan["parallel"] and how == "selective":
+            elif how == "selective":
                 layer.mlp.activation.recompute()
 
     def construct(self, ids, labels):
         x = self.embedding(ids)
         for layer in self.layers:
             x = layer(x)
-        return self.loss(self.head(self.norm(x)), labels)
+        x = self.norm(x)
+        return self.loss(self.head(x if self.enter is None else self.enter(x)), labels)
 
 
 class SharedDecoder(Decoder):
@@ -321,6 +346,54 @@ class SharedDecoder(Decoder):
     @lazy_inline
     def __init__(self, plan):
         super().__init__(plan)
+
+
+# --- tensor parallelism by hand, for devices without automatic parallelism ------------------------------------------
+
+
+class Leave(nn.Cell):
+    """Partial results added up over tensor-parallel ranks; gradients pass unchanged."""
+
+    def __init__(self, plan):
+        super().__init__()
+        self.sum = ops.AllReduce(group=plan["tp_group"])
+
+    def construct(self, x):
+        return self.sum(x)
+
+    def bprop(self, x, out, gradient):
+        return (gradient,)
+
+
+class Enter(nn.Cell):
+    """What all tensor-parallel ranks read, unchanged; their gradients are added up."""
+
+    def __init__(self, plan):
+        super().__init__()
+        self.sum = ops.AllReduce(group=plan["tp_group"])
+
+    def construct(self, x):
+        return x
+
+    def bprop(self, x, out, gradient):
+        return (self.sum(gradient),)
+
+
+class Highest(nn.Cell):
+    """Largest value over tensor-parallel ranks, of a column; sums are all that the CPU's groups can do."""
+
+    def __init__(self, plan):
+        super().__init__()
+        self.sum, self.own = ops.AllReduce(group=plan["tp_group"]), Tensor(np.eye(plan["tp"], dtype=np.float32))
+        self.rank = plan["rank"] % plan["tp"]
+
+    def construct(self, x):
+        return ops.amax(self.sum(x * self.own[self.rank]), -1, True)
+
+
+def by_hand(kind, plan):
+    """Cell of that kind where ranks split layers without automatic parallelism, else None."""
+    return kind(plan) if plan["tp_group"] else None
 
 
 # --- one step -------------------------------------------------------------------------------------------------------
@@ -364,15 +437,72 @@ class TrainStep(nn.Cell):
         return ops.depend(loss, self.every(clear, ops.depend(sums, updated), gradients))
 
 
-class MeanOverProcesses(nn.Cell):
-    """Gradients averaged over processes, for devices without automatic parallelism."""
+add = ops.MultitypeFuncGraph("add")
 
-    def __init__(self, processes):
+
+@add.register("Tensor", "Tensor")
+def _add(accumulated, gradient):
+    """Add a micro-batch's gradient up."""
+    return ops.assign_add(accumulated, gradient)
+
+
+class MeanOverReplicas(nn.Cell):
+    """Gradients averaged over micro-batches and data-parallel ranks, for devices without automatic parallelism."""
+
+    def __init__(self, plan):
         super().__init__()
-        self.sum, self.processes = ops.AllReduce(), processes
+        self.parts = float(plan["dp"] * plan["micro_batches"])
+        self.sum = ops.AllReduce(group=plan["dp_group"]) if plan["dp"] > 1 else None
 
     def construct(self, gradients):
-        return tuple(self.sum(gradient) / self.processes for gradient in gradients)
+        if self.sum is not None:
+            gradients = tuple(self.sum(gradient) for gradient in gradients)
+        return tuple(gradient / self.parts for gradient in gradients)
+
+
+class Accumulate(nn.Cell):
+    """Loss of one micro-batch; its gradients are added to the sums."""
+
+    def __init__(self, network, weights, sums):
+        super().__init__(auto_prefix=False)
+        self.network, self.sums, self.every = network, sums, ops.HyperMap()
+        self.network.set_grad()
+        self.gradient = ops.value_and_grad(network, None, weights)
+
+    def construct(self, ids, labels):
+        loss, gradients = self.gradient(ids, labels)
+        return ops.depend(loss, self.every(add, self.sums, gradients))
+
+
+class Update(nn.Cell):
+    """Optimizer step from the sums, which it clears."""
+
+    def __init__(self, optimizer, sums, average):
+        super().__init__(auto_prefix=False)
+        self.optimizer, self.sums, self.average, self.every = optimizer, sums, average, ops.HyperMap()
+
+    def construct(self, loss):
+        updated = self.optimizer(self.average(self.sums))
+        return ops.depend(loss, self.every(clear, ops.depend(self.sums, updated), self.sums))
+
+
+class StepByHand:
+    """Micro-batches one after the other, then the update, for devices without automatic parallelism."""
+
+    def __init__(self, network, optimizer, plan):
+        self.micro_batches, weights = plan["micro_batches"], optimizer.parameters
+        self.sums = weights.clone(prefix="accu_grads", init="zeros")
+        self.accumulate = Accumulate(network, weights, self.sums).set_train()
+        self.update = Update(optimizer, self.sums, MeanOverReplicas(plan)).set_train()
+
+    def __call__(self, ids, labels):
+        rows = [np.split(tensor.asnumpy(), self.micro_batches) for tensor in (ids, labels)]
+        losses = [self.accumulate(Tensor(a), Tensor(b)) for a, b in zip(*rows)]
+        return self.update(Tensor(np.mean([loss.asnumpy() for loss in losses])))
+
+    def get_parameters(self):
+        """Parameters, optimizer states and sums of gradients."""
+        return [*self.update.get_parameters(), *self.accumulate.get_parameters()]
 
 
 def build(plan):
@@ -387,7 +517,9 @@ def build(plan):
 
     if not plan["parallel"]:
         network, optimizer = parts()
-        average = MeanOverProcesses(plan["processes"]) if plan["processes"] > 1 else None
+        if plan["micro_batches"] > 1:
+            return StepByHand(network, optimizer, plan), network
+        average = MeanOverReplicas(plan) if plan["dp"] > 1 else None
         return TrainStep(network, optimizer, average=average).set_train(), network
     with no_init_parameters():  # parameters are made on the devices, each its own slice
         network, optimizer = parts()
@@ -414,7 +546,7 @@ class Monitor:
 
     def step_end(self, step, loss, seconds, plan):
         tokens = plan["seq"] * plan["batch"] / seconds / plan["processes"]
-        print(f"step {step} loss {float(loss):.4f} {seconds:.3f} s {tokens:.0f} tokens/s/device", flush=True)
+        print(f"step {step} loss {float(loss):.4f} {seconds:.6f} s {tokens:.0f} tokens/s/device", flush=True)
 
 
 def batches(plan, path, samples):
@@ -441,10 +573,37 @@ def batches(plan, path, samples):
 
 def replica(plan):
     """Data-parallel replica of this rank, and how many there are."""
-    if not plan["parallel"]:
-        return plan["rank"], plan["processes"]
     in_stage = plan["rank"] % (plan["dp"] * plan["tp"])  # ranks of a stage follow each other
     return in_stage // plan["tp"], plan["dp"]  # and in it the ranks of a tensor-parallel group
+
+
+def split_by_hand(plan):
+    """Without automatic parallelism: tp as planned where every planned rank runs, all else replicas; sizes of a rank."""
+    planned = plan["processes"] == plan["devices"] and plan["pp"] == 1
+    plan["tp"] = plan["tp"] if planned else 1
+    plan["dp"], plan["pp"], plan["rows"] = plan["processes"] // plan["tp"], 1, 1
+    plan["micro_batches"] = math.gcd(plan["micro_batches"], max(plan["batch"] // plan["dp"], 1))
+    plan["stage_of_layer"] = [0] * len(plan["stage_of_layer"])
+    for name in ("heads", "kv_heads", "ffn", "vocab"):
+        if plan[name] % plan["tp"]:
+            raise SystemExit(f"pretrain.py: {name} {plan[name]} cannot be split over {plan['tp']} ranks")
+    for name in ("heads", "kv_heads", "ffn", "words"):
+        plan[name] //= plan["tp"]
+    plan["first_word"] = plan["rank"] % plan["tp"] * plan["words"]
+
+
+def groups_by_hand(plan):
+    """Communication groups of this rank: those that split its layers, and those that hold the same part."""
+    from mindspore.communication import create_group
+
+    tp, rank = plan["tp"], plan["rank"]
+    for name, size, ranks in (
+        ("tp_group", tp, range(rank // tp * tp, rank // tp * tp + tp)),
+        ("dp_group", plan["dp"], range(rank % tp, plan["processes"], tp)),
+    ):
+        if size > 1:
+            plan[name] = f"{name}_{ranks[0]}"
+            create_group(plan[name], list(ranks))
 
 
 def prepare(arguments):
@@ -469,10 +628,36 @@ def prepare(arguments):
         raise SystemExit(f"pretrain.py: the plan needs {plan['devices']} processes, {plan['processes']} were started")
     plan["parallel"], plan["flash"] = not cpu and plan["devices"] > 1, plan["flash"] and not cpu
     plan["params"], plan["compute"] = getattr(ms, plan["params"]), ms.float32 if cpu else getattr(ms, plan["compute"])
+    plan.update(words=plan["vocab"], first_word=0, tp_group="", dp_group="")
     if not plan["parallel"]:
-        plan["dp"] = plan["tp"] = plan["pp"] = plan["rows"] = 1
+        split_by_hand(plan)
+        groups_by_hand(plan)
     plan["replica"], plan["replicas"] = replica(plan)
     return plan
+
+
+def profiled(step, source, folder, device):
+    """Two more steps under MindSpore Profiler: operators and, on the CPU, the bytes of the memory pool."""
+    from mindspore.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
+
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.NPU] if device == "Ascend" else [])
+    plan = schedule(wait=0, warmup=0, active=2, repeat=1, skip_first=0)
+    with profile(
+        activities=activities, schedule=plan, on_trace_ready=tensorboard_trace_handler(folder), profile_memory=True
+    ) as record:
+        for _ in range(2):
+            step(*next(source)).asnumpy()
+            record.step()
+
+
+def report_memory(step, network):
+    """Peak of the device's counters; where it has none, bytes of all parameters, which profiles leave out."""
+    peak = ms.runtime.max_memory_allocated()
+    if peak:
+        print(f"peak {peak / 2**30:.6f} GiB", flush=True)
+    else:
+        held = {id(p): p for cell in (step, network) for p in cell.get_parameters()}
+        print(f"parameters and states {sum(p.nbytes for p in held.values())} bytes", flush=True)
 
 
 def main():
@@ -483,24 +668,28 @@ def main():
     parser.add_argument("--data", default=PLAN["data"], help="flat file of int32 tokens")
     parser.add_argument("--save", default="./output/checkpoint", help="folder of checkpoints")
     parser.add_argument("--save-every", type=int, default=1000, help="steps between checkpoints; 0: none")
+    parser.add_argument("--profile", help="folder for MindSpore Profiler, which records two more steps")
     arguments = parser.parse_args()
     plan = {**prepare(arguments), "learning_rate": arguments.learning_rate}
-    ms.set_seed(42)
+    ms.set_seed(42 + plan["rank"] % plan["tp"])  # the same in all replicas
     step, network = build(plan)
-    samples = plan["batch"] // plan["dp"] if plan["parallel"] else max(plan["batch"] // plan["processes"], 1)
+    samples = max(plan["batch"] // plan["dp"], 1)
+    print(f"rank {plan['rank']} of {plan['processes']}, process {os.getpid()}", flush=True)
     print(f"{sum(int(np.prod(p.shape)) for p in network.trainable_params())} parameters", flush=True)
     monitor, source = Monitor(), batches(plan, arguments.data, samples)
     for number in range(1, arguments.steps + 1):
         ids, labels = next(source)
-        begin = time.time()
+        begin = time.perf_counter()
         loss = step(ids, labels)
-        monitor.step_end(number, loss.asnumpy(), time.time() - begin, plan)
+        monitor.step_end(number, loss.asnumpy(), time.perf_counter() - begin, plan)
         if arguments.save_every and number % arguments.save_every == 0:
             folder = Path(arguments.save) / f"rank_{plan['rank']}"
             folder.mkdir(parents=True, exist_ok=True)
             ms.save_checkpoint(network, str(folder / f"step_{number}"), format="safetensors")
+    report_memory(step, network)
+    if arguments.profile:
+        profiled(step, source, arguments.profile, arguments.device)
     if os.environ.get("MS_SIMULATION_LEVEL"):
-        print(f"peak {ms.runtime.max_memory_allocated() / 2**30:.3f} GiB", flush=True)
         os._exit(0)  # stand-in libraries abort when the interpreter ends
 
 
