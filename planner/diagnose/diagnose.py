@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,8 +27,9 @@ def diagnose(observation: Observation, plan: Plan | None = None) -> Diagnosis:
     Raises
     ------
     SpecError
-        Nothing in the observation tells of a training step.
+        Nothing in the observation tells of a training step, or it holds several profiles of one rank.
     """
+    _require_one_profile(observation)
     case = Case.of(observation, plan)
     if not (case.ranks or observation.runs or observation.kernels or observation.pipelines):
         hint = "; rows of stages are maxima, not steps" if observation.steps else ""
@@ -48,6 +50,17 @@ def diagnose(observation: Observation, plan: Plan | None = None) -> Diagnosis:
         findings=_ranked(found, step_s), terms=terms, interval_s=(low, high) if terms and low and high else None,
         notes=(*observation.notes, *_doubts(case)), missing=(*observation.missing, *_untold(case)),
     )  # fmt: skip
+
+
+def _require_one_profile(observation: Observation) -> None:
+    """Refuse steps that are there twice: several profiles of one rank, or one named twice."""
+    seen = Counter((step.rank, step.step) for step in observation.steps if step.step is not None and not step.ranks)
+    if twice := [key for key, count in seen.items() if count > 1]:
+        rank, number = min(twice, key=str)
+        raise SpecError(
+            f"step {number} of rank {rank} is there {seen[rank, number]} times: profiles of several runs, or one named "
+            "twice. Diagnose one run at a time."
+        )
 
 
 def _step_s(case: Case) -> float | None:

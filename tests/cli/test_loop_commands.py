@@ -112,6 +112,7 @@ def test_monitor_follows_a_ledger_that_grows(tmp_path: Path) -> None:
     ("command", "message"),
     [
         ("diagnose nothing", "nothing does not exist"),
+        (f"diagnose {PROFILE} {PROFILE}", "step 13 of rank 0 is there 2 times"),
         ("diagnose {empty}", "is empty"),
         ("diagnose {text}", "unknown format"),
         (f"diagnose {DATA / 'i_hccl_test' / 'doc_sample_8npu_gib.log'}", "tells nothing of a step"),
