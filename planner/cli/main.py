@@ -27,6 +27,8 @@ COMMANDS: Final = {
     "dryrun": "dryrun",
     "validate": "validate",
     "accuracy": "accuracy",
+    "monitor": "monitor",
+    "diagnose": "diagnose",
     "collective": "collective",
     "calibrate": "calibrate",
     "fit": "fit",

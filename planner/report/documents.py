@@ -41,6 +41,8 @@ SCHEMAS: Final = {
     "validate": "planner/validate/1",
     "accuracy-time": "planner/accuracy-time/1",
     "accuracy-memory": "planner/accuracy-memory/1",
+    "monitor": "planner/monitor/1",
+    "diagnose": "planner/diagnose/1",
     "collective": "planner/collective/1",
     "fit": "planner/fit/1",
     "calibrate": "planner/calibrate/1",

@@ -109,6 +109,8 @@ ELSEWHERE = tuple(
         "calibrate-show",
         "accuracy-time",
         "accuracy-memory",
+        "diagnose",
+        "monitor",
     )
 )
 
