@@ -111,6 +111,9 @@ class Framework:
         default); 0: taken as it is written.
     most_mtp : int or None
         Multi-token-prediction modules it trains; None: any number.
+    checkpoint_monitor : bool
+        MindFormers' ``CheckpointMonitor`` saves: every rank writes what it holds, copies among them unless
+        ``remove_redundancy`` is set.  False: one writer for each distinct part.
     """
 
     name: FrameworkName
@@ -144,6 +147,7 @@ class Framework:
     spare_chunks: int | None
     vocab_multiple: int = 0
     most_mtp: int | None
+    checkpoint_monitor: bool = False
 
 
 _MCORE: Final = Framework(
@@ -167,6 +171,7 @@ _MCORE: Final = Framework(
     interleaves_rounds=False,
     spare_chunks=None,
     most_mtp=1,
+    checkpoint_monitor=True,
 )
 
 _LEGACY: Final = replace(

@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "trace": "trace",
     "dryrun": "dryrun",
     "validate": "validate",
+    "goodput": "goodput",
     "accuracy": "accuracy",
     "collective": "collective",
     "calibrate": "calibrate",

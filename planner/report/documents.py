@@ -45,6 +45,7 @@ SCHEMAS: Final = {
     "fit": "planner/fit/1",
     "calibrate": "planner/calibrate/1",
     "calibrate-show": "planner/calibrate-show/1",
+    "goodput": "planner/goodput/1",
 }
 
 

@@ -51,6 +51,7 @@ DOCUMENTS = {
     "explain-memory": "explain --params 70B --cards 64 --tp 8 --pp 1 --recompute none --json",
     "explain-slower": f"explain {JOB} --tp 8 --pp 2 --json",
     "collective": "collective --op allgather --size 64MB --ranks 16 --json",
+    "goodput": "goodput --params 8B --cards 64 --tokens 1T --repair 24h --interval 1h --json",
     "models": "models qwen3 --json",
     "hardware": "hardware 910c --json",
     "hardware-mesh": "hardware 910a --json",
