@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "dryrun": "dryrun",
     "validate": "validate",
     "goodput": "goodput",
+    "scaling": "scaling",
     "accuracy": "accuracy",
     "collective": "collective",
     "calibrate": "calibrate",

@@ -46,6 +46,7 @@ SCHEMAS: Final = {
     "calibrate": "planner/calibrate/1",
     "calibrate-show": "planner/calibrate-show/1",
     "goodput": "planner/goodput/1",
+    "scaling": "planner/scaling/1",
 }
 
 
