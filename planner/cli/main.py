@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "validate": "validate",
     "goodput": "goodput",
     "scaling": "scaling",
+    "compare": "compare",
     "accuracy": "accuracy",
     "collective": "collective",
     "calibrate": "calibrate",

@@ -33,7 +33,7 @@ _SPEED = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([MGT])B/s\s*")
 _SLOWEST, _FASTEST = 1e6, 1e15
 _UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(s|min|h|d)\s*")
-_SHORTEST_S, _LONGEST_S = 1.0, 1000 * 86400.0
+_LONGEST_S = 1000 * 86400.0
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
@@ -90,7 +90,7 @@ def speed(text: str, option: str) -> float:
     return value
 
 
-def duration(text: str, option: str) -> float:
+def duration(text: str, option: str, least: float = 1.0) -> float:
     """Seconds of a time with its unit: 90s, 15min, 3h, 2d.
 
     >>> duration("15min", "--restart"), duration("1.5h", "--restart")
@@ -98,9 +98,9 @@ def duration(text: str, option: str) -> float:
     """
     match = _DURATION.fullmatch(text)
     value = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
-    if not _SHORTEST_S <= value <= _LONGEST_S:
+    if not least <= value <= _LONGEST_S:
         raise SpecError(
-            f"{option} '{text}' is no time from 1 s to 1000 d; write it like {option} 15min (s, min, h, d)."
+            f"{option} '{text}' is no time from {least:g} s to 1000 d; write it like {option} 15min (s, min, h, d)."
         )
     return value
 

@@ -47,6 +47,7 @@ SCHEMAS: Final = {
     "calibrate-show": "planner/calibrate-show/1",
     "goodput": "planner/goodput/1",
     "scaling": "planner/scaling/1",
+    "compare": "planner/compare/1",
 }
 
 

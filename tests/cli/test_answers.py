@@ -102,6 +102,7 @@ def test_every_field_of_every_document_is_documented(name: str) -> None:
 ELSEWHERE = tuple(
     f"planner/{kind}/1"
     for kind in (
+        "compare",
         "emit",
         "check",
         "improve",
