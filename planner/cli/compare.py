@@ -101,7 +101,7 @@ def _read(path: str, cluster: ClusterOptions, cards: str | None, *, accept_unrea
 
 
 def _changed(job: Job, changes: list[str]) -> Job:
-    from planner.study.changes import apply
+    from planner.cli.changes import apply
 
     return apply(job, changes)
 

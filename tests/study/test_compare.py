@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from planner.cli.changes import apply
 from planner.completion import complete
 from planner.errors import SpecError
 from planner.inputs import request_for
 from planner.study import ledger
-from planner.study.changes import apply
 from planner.study.jobs import Job, differing, judge, mixed
 from planner.study.whatif import compare
 from tests.cli.runner import run
