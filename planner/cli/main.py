@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "goodput": "goodput",
     "scaling": "scaling",
     "compare": "compare",
+    "levers": "levers",
     "accuracy": "accuracy",
     "collective": "collective",
     "calibrate": "calibrate",

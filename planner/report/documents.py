@@ -48,6 +48,7 @@ SCHEMAS: Final = {
     "goodput": "planner/goodput/1",
     "scaling": "planner/scaling/1",
     "compare": "planner/compare/1",
+    "levers": "planner/levers/1",
 }
 
 

@@ -103,6 +103,7 @@ ELSEWHERE = tuple(
     f"planner/{kind}/1"
     for kind in (
         "compare",
+        "levers",
         "emit",
         "check",
         "improve",
