@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "scaling": "scaling",
     "compare": "compare",
     "levers": "levers",
+    "schedule": "schedule",
     "accuracy": "accuracy",
     "collective": "collective",
     "calibrate": "calibrate",

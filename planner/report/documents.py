@@ -49,6 +49,7 @@ SCHEMAS: Final = {
     "scaling": "planner/scaling/1",
     "compare": "planner/compare/1",
     "levers": "planner/levers/1",
+    "schedule": "planner/schedule/1",
 }
 
 

@@ -55,6 +55,7 @@ DOCUMENTS = {
     "collective": "collective --op allgather --size 64MB --ranks 16 --json",
     "goodput": "goodput --params 8B --cards 64 --tokens 1T --repair 24h --interval 1h --json",
     "scaling": f"scaling --params 8B --cards 8,16 --global-batch 64 --measured {DATA / 'runs.csv'} --json",
+    "schedule": "schedule --params 8B --cards 64 --tokens 1T --json",
     "models": "models qwen3 --json",
     "hardware": "hardware 910c --json",
     "hardware-mesh": "hardware 910a --json",
