@@ -122,6 +122,9 @@ class Framework:
         default); 0: taken as it is written.
     most_mtp : int or None
         Multi-token-prediction modules it trains; None: any number.
+    checkpoint_monitor : bool
+        MindFormers' ``CheckpointMonitor`` saves: every rank writes what it holds, copies among them unless
+        ``remove_redundancy`` is set.  False: one writer for each distinct part.
     """
 
     name: FrameworkName
@@ -158,6 +161,7 @@ class Framework:
     spare_chunks: int | None
     vocab_multiple: int = 0
     most_mtp: int | None
+    checkpoint_monitor: bool = False
 
     @property
     def searched_levels(self) -> tuple[int, ...]:
@@ -186,6 +190,7 @@ _MCORE: Final = Framework(
     interleaves_rounds=False,
     spare_chunks=None,
     most_mtp=1,
+    checkpoint_monitor=True,
 )
 
 _LEGACY: Final = replace(

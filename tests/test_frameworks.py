@@ -62,6 +62,7 @@ FACTS = {
     "interleaves_rounds": (False, False, False, True, True),
     "spare_chunks": (None, None, None, 2, 2),
     "most_mtp": (1, 1, 1, None, None),
+    "checkpoint_monitor": (True, True, True, False, False),
 }  # fmt: skip
 
 

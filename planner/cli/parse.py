@@ -28,6 +28,12 @@ MOST_DIGITS = 18
 _PIN_NAMES = {"micro_batch": "micro_batch_size"}
 _WORDS = ("schedule", "cp_algorithm")
 _HOW = ("auto", "none", "selective", "full")
+_PREFIXES = {"M": 1e6, "G": 1e9, "T": 1e12}
+_SPEED = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([MGT])B/s\s*")
+_SLOWEST, _FASTEST = 1e6, 1e15
+_UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(s|min|h|d)\s*")
+_LONGEST_S = 1000 * 86400.0
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
@@ -69,6 +75,34 @@ def memory(text: str, option: str = "--max-memory") -> int:
 def message(text: str, option: str = "--size") -> int:
     """Size of a message [bytes]."""
     return _read(parse_bytes, text, option, 1, TIB, format_bytes)
+
+
+def speed(text: str, option: str) -> float:
+    """Rate of storage or memory [bytes/s], decimal as such rates are quoted: 40GB/s.
+
+    >>> speed("2GB/s", "--storage")
+    2000000000.0
+    """
+    match = _SPEED.fullmatch(text)
+    value = float(match[1]) * _PREFIXES[match[2]] if match else 0.0
+    if not _SLOWEST <= value <= _FASTEST:
+        raise SpecError(f"{option} '{text}' is no rate from 1 MB/s to 1000 TB/s; write it like {option} 40GB/s.")
+    return value
+
+
+def duration(text: str, option: str, least: float = 1.0) -> float:
+    """Seconds of a time with its unit: 90s, 15min, 3h, 2d.
+
+    >>> duration("15min", "--restart"), duration("1.5h", "--restart")
+    (900.0, 5400.0)
+    """
+    match = _DURATION.fullmatch(text)
+    value = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
+    if not least <= value <= _LONGEST_S:
+        raise SpecError(
+            f"{option} '{text}' is no time from {least:g} s to 1000 d; write it like {option} 15min (s, min, h, d)."
+        )
+    return value
 
 
 def listed(text: str, option: str, least: int = 0) -> tuple[int, ...]:

@@ -47,6 +47,11 @@ SCHEMAS: Final = {
     "fit": "planner/fit/1",
     "calibrate": "planner/calibrate/1",
     "calibrate-show": "planner/calibrate-show/1",
+    "goodput": "planner/goodput/1",
+    "scaling": "planner/scaling/1",
+    "compare": "planner/compare/1",
+    "levers": "planner/levers/1",
+    "schedule": "planner/schedule/1",
 }
 
 

@@ -17,6 +17,8 @@ from tests.cli.runner import run
 from tests.golden.cli.remake import COMMANDS, FOLDER, README, readme_block
 
 DOCS = Path(__file__).parents[2] / "docs"
+#: Small inputs of commands that read files.
+DATA = Path(__file__).parents[1] / "study" / "data"
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
@@ -52,6 +54,9 @@ DOCUMENTS = {
     "explain-memory": "explain --params 70B --cards 64 --tp 8 --pp 1 --recompute none --json",
     "explain-slower": f"explain {JOB} --tp 8 --pp 2 --json",
     "collective": "collective --op allgather --size 64MB --ranks 16 --json",
+    "goodput": "goodput --params 8B --cards 64 --tokens 1T --repair 24h --interval 1h --json",
+    "scaling": f"scaling --params 8B --cards 8,16 --global-batch 64 --measured {DATA / 'runs.csv'} --json",
+    "schedule": "schedule --params 8B --cards 64 --tokens 1T --json",
     "models": "models qwen3 --json",
     "hardware": "hardware 910c --json",
     "hardware-mesh": "hardware 910a --json",
@@ -99,6 +104,8 @@ def test_every_field_of_every_document_is_documented(name: str) -> None:
 ELSEWHERE = tuple(
     f"planner/{kind}/1"
     for kind in (
+        "compare",
+        "levers",
         "emit",
         "check",
         "improve",
