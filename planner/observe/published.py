@@ -397,7 +397,7 @@ def _workload(
     if "fp32 params" in row.get("precision", ""):
         params, master = "float32", False
     grads = half if half == "float16" and "fp32" not in row.get("grad_dtype", "") else "float32"
-    if "InternEvo" in row["framework"] or "FSDP" in row["framework"]:
+    if re.search(r"InternEvo|MosaicML", row["framework"]):
         grads = half  # reduced in the type of the parameters
     bf16_states = "bf16 states" in row.get("optimizer", "")
     return Workload(

@@ -172,18 +172,18 @@ def test_a_change_is_of_the_fewest_fields() -> None:
 
 
 def test_fewer_stages_help_seventy_billion_on_eight() -> None:
-    """217 s become 207 s with pp 4 and dp 2; the optimizer is then sharded as `estimate` shards it."""
+    """208 s become 198 s with pp 4 and dp 2; the optimizer is then sharded as `estimate` shards it."""
     asked = request("Llama-3.1-70B", 64, batch=1024, chip="910b3", framework="mindformers-legacy")
     found = explain(asked, complete(asked, tp=8, pp=8))
     assert found.verdict == "slower"
     assert found.change is not None
     assert found.estimate is not None
-    assert found.estimate.step_s == pytest.approx(217, rel=0.01)
+    assert found.estimate.step_s == pytest.approx(208, rel=0.01)
     fewer = next(n for n in neighbours(asked, found.strategy) if (n.pp, n.dp, n.tp, n.micro_batch_size) == (4, 2, 8, 1))
     assert (fewer.zero_level, fewer.optimizer_shard, fewer.layers) == (1, 2, ((20,) * 4,))
-    assert estimated(asked, Strategies.of([fewer])).step_s[0] == pytest.approx(207, rel=0.01)
+    assert estimated(asked, Strategies.of([fewer])).step_s[0] == pytest.approx(198, rel=0.01)
     assert found.change.estimate.step_s is not None
-    assert found.change.estimate.step_s <= 207 * 1.01
+    assert found.change.estimate.step_s <= 198 * 1.01
     after = found.change.estimate
     half = math.log(after.step_high_s / after.step_low_s) / 2
     assert found.change.tied is (math.log(found.estimate.step_s / after.step_s) <= half / 3)
