@@ -22,8 +22,8 @@ NAMES = {
 #: Parameters of the public functions and methods, in order.
 SIGNATURES = {
     "suggest": (
-        "model cards hardware seq global_batch tokens framework tp_overlap max_memory pins objective recompute balance top "
-        "progress as_family"
+        "model cards hardware seq global_batch tokens framework tp_overlap max_memory pins objective recompute balance "
+        "top progress as_family"
     ),
     "estimate": (
         "model strategy hardware cards seq global_batch tokens framework tp_overlap max_memory recompute stage_layers "
