@@ -156,7 +156,7 @@ def test_complete_fills_only_what_was_left_out() -> None:
     strategy = completion.complete(request, tp=8, pp=4)
     assert (strategy.dp, strategy.cp, strategy.ep, strategy.vpp) == (2, 1, 1, 1)
     assert (strategy.micro_batch_size, strategy.micro_batches) == (1, 64)  # 128 / dp 2
-    assert strategy.layers_per_stage == (20, 20, 20, 20)
+    assert strategy.layers_per_stage == (20, 21, 20, 19)  # the last stage has the head and its traffic
     assert strategy.optimizer_shard == 2
     assert violations(request.context, strategy) == []
 

@@ -22,11 +22,12 @@ NAMES = {
 #: Parameters of the public functions and methods, in order.
 SIGNATURES = {
     "suggest": (
-        "model cards hardware seq global_batch tokens framework max_memory pins objective recompute balance top "
-        "progress as_family"
+        "model cards hardware seq global_batch tokens framework tp_overlap max_memory pins objective recompute balance "
+        "top progress as_family"
     ),
     "estimate": (
-        "model strategy hardware cards seq global_batch tokens framework max_memory recompute stage_layers degrees"
+        "model strategy hardware cards seq global_batch tokens framework tp_overlap max_memory recompute stage_layers "
+        "degrees"
     ),
     "MemoryEstimator.from_mindformers": "path hardware max_memory accept_unread",
     "MemoryEstimator.from_plan": "plan hardware max_memory",
