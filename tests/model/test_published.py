@@ -2,7 +2,7 @@
 
 ``checked``: ``both`` config and count were seen at ``config_source`` and ``count_source``; ``count`` the publisher's
 figure was seen, the sizes were not (a slip in them shows only beyond the rounding); ``config`` the sizes were seen,
-no figure was: its ``counted`` is what the planner computes, a golden number and no publisher's.
+no figure was (``config_source`` names a size that was not): its ``counted`` is what the planner computes, a golden number and no publisher's.
 ``published`` is the figure as it was seen, ``exact`` one seen to the unit, ``active`` the publisher's active
 parameters; some leave the embedding out (``active_without: embedding``) or both tables (``tables``, likewise
 ``published_without``). Selection biases of routers are counted unless ``trainable``.
@@ -102,6 +102,8 @@ def test_a_row_says_what_was_looked_up(row):
 def test_how_many_rows_rest_on_what():
     assert Counter(row["checked"] for row in ROWS) == {"both": 40, "config": 16, "count": 17}
     assert sum("exact" in row for row in ROWS) == 6
+    partly = [row for row in ROWS if "not seen" in row["config_source"] and row["checked"] != "count"]
+    assert len(partly) == 4
 
 
 def test_sixty_families_and_more_have_a_published_total():
