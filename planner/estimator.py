@@ -133,7 +133,12 @@ class MemoryEstimator:
 
     @classmethod
     def from_mindformers(
-        cls, path: str | Path, hardware: Hardware | str | Path | None = None, max_memory: int | str | None = None
+        cls,
+        path: str | Path,
+        hardware: Hardware | str | Path | None = None,
+        max_memory: int | str | None = None,
+        *,
+        accept_unread: bool = False,
     ) -> MemoryEstimator:
         """Estimator of a MindFormers graph-mode YAML as it stands.
 
@@ -144,6 +149,8 @@ class MemoryEstimator:
             Profile name or file; default: Atlas 800T A2.
         max_memory : int or str, optional
             Limit instead of the file's ``max_device_memory``, bytes or a text like ``"58GB"``.
+        accept_unread : bool
+            Leave out settings that decide the answer and are not read, instead of refusing the file.
 
         Raises
         ------
@@ -153,7 +160,7 @@ class MemoryEstimator:
         file = Path(path)
         if file.suffix.lower() not in (".yaml", ".yml"):
             raise SpecError(f"{file} is not a YAML file; MindFormers configurations end in .yaml.")
-        request, strategy, unread = inputs.read(file, hardware, max_memory)
+        request, strategy, unread = inputs.read(file, hardware, max_memory, accept_unread=accept_unread)
         return cls(request=request, strategy=strategy, unread=unread, source=file)
 
     @classmethod

@@ -20,7 +20,7 @@ from planner.errors import SpecError
 
 FrameworkName = Literal["mindformers", "mindformers-legacy", "mindformers-pynative", "mindspeed", "megatron"]
 Dialect = Literal["mcore", "legacy", "pynative", "megatron"]
-#: Lists of kept tensors; ``fsdp`` is a switch of a run, not the habit of a framework here.
+#: Lists of kept tensors; ``fsdp`` and ``native-cpu`` are switches of a run, not the habit of a framework here.
 TensorLayout = Literal["mcore", "legacy", "pynative", "megatron", "mindspeed", "fsdp", "native-cpu"]
 
 #: Sets of files that can be written, best first.
@@ -106,6 +106,9 @@ class Framework:
         Interleaving needs micro-batches divisible by the stages.
     spare_chunks : int or None
         Chunks of a pipeline that may be without a layer; None: as many as there are MTP modules, which count as layers.
+    vocab_multiple : int
+        A vocabulary is padded up to a multiple of this x tp (Megatron-LM ``--make-vocab-size-divisible-by``, its
+        default); 0: taken as it is written.
     most_mtp : int or None
         Multi-token-prediction modules it trains; None: any number.
     """
@@ -139,6 +142,7 @@ class Framework:
     fills_pipeline: bool
     interleaves_rounds: bool
     spare_chunks: int | None
+    vocab_multiple: int = 0
     most_mtp: int | None
 
 
@@ -217,6 +221,7 @@ _MEGATRON: Final = Framework(
     fills_pipeline=False,
     interleaves_rounds=True,
     spare_chunks=2,  # an empty first and an empty last one
+    vocab_multiple=128,
     most_mtp=None,
 )
 
@@ -237,6 +242,20 @@ ALL: Final = (_MCORE, _LEGACY, _PYNATIVE, _MINDSPEED, _MEGATRON)
 NAMES: Final = tuple(framework.name for framework in ALL)
 
 _BY_NAME: Final[dict[str, Framework]] = {framework.name: framework for framework in ALL}
+
+
+def padded_vocab(framework: Framework, vocab: int, tp: int) -> int:
+    """Rows of an embedding that `tp` ranks split: as many as the framework makes of `vocab` tokens.
+
+    >>> padded_vocab(of("megatron"), 50257, 8), padded_vocab(of("megatron"), 128256, 8)
+    (51200, 128256)
+    >>> padded_vocab(of("mindformers"), 50257, 8)
+    50257
+    """
+    if not framework.vocab_multiple or vocab % tp == 0:
+        return vocab
+    unit = framework.vocab_multiple * tp
+    return -(-vocab // unit) * unit
 
 
 def of(name: str) -> Framework:

@@ -17,6 +17,7 @@ from planner.cluster import load as clusters
 from planner.cluster.records import Calibration, Cluster, Hardware
 from planner.cost.strategies import Strategy
 from planner.dialects.families import framework_of, targets_for
+from planner.dialects.weights import Reason
 from planner.errors import SpecError
 from planner.frameworks import FrameworkName
 from planner.model import load as models
@@ -50,6 +51,8 @@ def request_for(
     cluster = Cluster(hardware=profile, devices=cards)
     name, generation = _framework(_usual(profile) if framework is None else framework, shape)
     workload = workload_for(shape, cards, seq=seq, global_batch=global_batch, tokens=tokens, framework=name)
+    shape, padding = _padded(shape, name, profile)
+    workload = replace(workload, notes=(*workload.notes, *padding))
     if profile.device.vendor == "cpu":
         workload = on_cpu(workload)
     if framework is None:
@@ -65,10 +68,20 @@ def read(
     max_memory: int | str | None = None,
     cards: int | None = None,
     calibration: str | Path | None = None,
+    *,
+    vocab: int | None = None,
+    accept_unread: bool = False,
 ) -> tuple[Request, Strategy, tuple[str, ...]]:
     """Request, strategy and unread keys of a plan.json, a folder that holds one, a MindFormers YAML or a launch script.
 
-    ``cards`` is for files that do not say it; the request's cards are the product of the strategy's degrees.
+    ``cards`` is for files that do not say it; the request's cards are the product of the strategy's degrees.  ``vocab``
+    is for scripts that leave the vocabulary to the tokenizer.
+
+    A file with settings that decide the answer and cannot be read is refused; with ``accept_unread`` they are left out
+    and stand among the unread ones, each as a `planner.dialects.weights.Reason`.
+
+    Without ``hardware`` a script that starts more processes a node than the usual machine holds is put on one that
+    holds them.
 
     The limit is the file's own; a plan put on other hardware, and a file whose limit is more than the card shows to
     the framework, get that hardware's usable memory.
@@ -76,12 +89,17 @@ def read(
     Raises
     ------
     SpecError
-        The file is missing, damaged or of no known kind.
+        The file is missing, damaged, of no known kind, or holds settings that decide the answer and are not read.
     """
     from planner.dialects.read import read as read_file
 
-    found = read_file(path, cards)
-    name = hardware or found.hardware or clusters.DEFAULT_HARDWARE
+    found = read_file(path, cards, vocab)
+    if found.unreliable and not accept_unread:
+        raise SpecError(
+            f"{path}: an answer is not reliable because of {'; '.join(found.unreliable)}. "
+            "To leave that out of the answer, give --accept-unread (accept_unread=True in Python)."
+        )
+    name = hardware or found.hardware or clusters.machine_of(found.per_node)
     profile = name if isinstance(name, Hardware) else clusters.hardware(name)
     moved = found.dialect == "plan" and hardware is not None
     limit = None if moved else found.memory_limit_bytes
@@ -90,10 +108,10 @@ def read(
     if max_memory is not None:
         limit = _limit(max_memory, profile)
     constants = _constants(profile, found.workload.framework, None, calibration)
-    remarks: tuple[str, ...] = ()
+    remarks = _machine_remark(found.per_node, found.strategy.devices, profile, given=hardware is not None)
     if found.calibration and calibration is None and not moved:
         constants, remark = kept.from_dict(found.calibration, profile, found.workload.framework)
-        remarks = (remark,) if remark else ()
+        remarks += (remark,) if remark else ()
     request = Request(
         model=found.model,
         workload=found.workload,
@@ -101,7 +119,28 @@ def read(
         calibration=constants,
         limit_bytes=limit or None,
     )
-    return request, found.strategy, (*found.unread, *remarks)
+    return request, found.strategy, (*map(Reason, found.unreliable), *found.unread, *remarks)
+
+
+def _padded(model: Model, framework: str, profile: Hardware) -> tuple[Model, tuple[str, ...]]:
+    """The model with a vocabulary that every tp of a node divides, where the framework pads it; and a note."""
+    rows = frameworks.padded_vocab(frameworks.of(framework), model.vocab, profile.devices_per_node)
+    if rows == model.vocab:
+        return model, ()
+    return replace(model, vocab=rows), (f"vocabulary {model.vocab} padded to {rows}, as {framework} pads it",)
+
+
+def _machine_remark(per_node: int, devices: int, profile: Hardware, *, given: bool) -> tuple[str, ...]:
+    """A word on the machine, where the processes a node of a script do not fit the usual or the given one."""
+    if not per_node or (per_node == profile.devices_per_node and (given or profile.name == clusters.DEFAULT_HARDWARE)):
+        return ()
+    if per_node == profile.devices_per_node:
+        return (f"machine {profile.name}, because {per_node} processes are started a node; --hardware names another",)
+    if per_node < profile.devices_per_node and devices <= per_node:
+        return ()
+    return (
+        f"{per_node} processes are started a node, but {profile.name} has {profile.devices_per_node} devices a node",
+    )
 
 
 def model_for(model: Model | str | float | Path, as_family: str | None = None) -> Model:

@@ -28,7 +28,7 @@ SIGNATURES = {
     "estimate": (
         "model strategy hardware cards seq global_batch tokens framework max_memory recompute stage_layers degrees"
     ),
-    "MemoryEstimator.from_mindformers": "path hardware max_memory",
+    "MemoryEstimator.from_mindformers": "path hardware max_memory accept_unread",
     "MemoryEstimator.from_plan": "plan hardware max_memory",
     "MemoryEstimator.from_strategy": (
         "model strategy hardware seq global_batch framework max_memory recompute stage_layers degrees"

@@ -28,6 +28,10 @@ UPDATE_BYTES: Final = 28.0
 #: Normal 90th percentile.
 T90: Final = 1.2816
 
+#: Scatter of a lone calm point, and the least of doubtful ones [log].
+LONE: Final = 0.1
+DOUBTFUL: Final = 0.3
+
 #: Kernels of an operation as the benchmark's cell writes it.
 KERNELS: Final[Mapping[str, int]] = {
     "norm": 7, "norm_backward": 21, "rms_norm": 2, "rms_norm_backward": 5, "rotary": 10, "rotary_backward": 20,
@@ -63,21 +67,31 @@ GROUPS: Final[tuple[tuple[str, tuple[str, ...], Callable[[Mapping[str, int]], fl
 )
 
 
-def constant(values: Sequence[float], what: str = "point") -> Constant:
+def constant(points: Sequence[Point], values: Sequence[float]) -> Constant:
     """Median of several measurements of one constant, with the 80 % interval of a single one.
 
-    >>> found = constant([1.0, 2.0, 4.0])
-    >>> round(found.value, 6), found.source
-    (2.0, '3 points')
+    Parameters
+    ----------
+    points : sequence of Point
+        What each value was measured with.  Doubtful ones count only where there are no others, are then named in the
+        source, and widen the interval by the load they ran beside.
     """
-    logs = np.log(np.array(values))
+    calm = [value for value, point in zip(values, points, strict=True) if not point.mark]
+    used = calm or list(values)
+    logs = np.log(np.array(used))
     # a lone point says nothing of its scatter: 10 %, what runs on a calm machine differ by
-    scatter = max(float(np.std(logs, ddof=1)) if len(values) > 1 else 0.1, 0.02)
+    scatter = max(float(np.std(logs, ddof=1)) if len(used) > 1 else LONE, 0.02)
+    if not calm:
+        scatter = max(scatter, DOUBTFUL, *(point.load or 0.0 for point in points))
     centre, half = float(np.median(logs)), T90 * scatter
+    source = f"{len(used)} point{'s' if len(used) > 1 else ''}" + ("" if calm else ", all doubtful")
     return Constant(
-        value=math.exp(centre), low=math.exp(centre - half), high=math.exp(centre + half), kind="measured",
-        source=f"{len(values)} {what}{'s' if len(values) > 1 else ''}",
-    )  # fmt: skip
+        value=math.exp(centre),
+        low=math.exp(centre - half),
+        high=math.exp(centre + half),
+        kind="measured",
+        source=source,
+    )
 
 
 def of(points: Sequence[Point], op: str, dtype: str = "") -> list[Point]:
@@ -92,12 +106,12 @@ def launches(points: Sequence[Point], hardware: Hardware) -> dict[str, Constant]
     """
     found = {}
     for key, mode, op in (("launch_s", "graph", "tiny"), ("host_launch_s", "pynative", "tiny")):
-        values = [p.best_s for p in points if p.op == op and p.mode == mode]
-        if values:
-            found[key] = constant(values)
-    steps = [p.best_s for p in points if p.op == "step" and p.mode == "graph"]
+        used = [p for p in points if p.op == op and p.mode == mode]
+        if used:
+            found[key] = constant(used, [p.best_s for p in used])
+    steps = of(points, "step")
     if steps and hardware.device.vendor == "cpu":
-        found["step_fixed_s"] = constant(steps)
+        found["step_fixed_s"] = constant(steps, [p.best_s for p in steps])
     return found
 
 
@@ -108,10 +122,10 @@ def streaming(points: Sequence[Point], hardware: Hardware) -> dict[str, Constant
     copies = [p for p in of(points, "copy") if p.sizes["elements"] >= STREAMED_ELEMENTS]
     found = {}
     if adds:
-        found["vector_efficiency"] = constant([_stream(p, 3) / bandwidth for p in adds])
+        found["vector_efficiency"] = constant(adds, [_stream(p, 3) / bandwidth for p in adds])
     if copies or adds:
-        values = [_stream(p, 2) / bandwidth for p in copies] or [_stream(p, 3) / bandwidth for p in adds]
-        found["hbm_efficiency"] = constant(values)
+        used, tensors = (copies, 2) if copies else (adds, 3)
+        found["hbm_efficiency"] = constant(used, [_stream(p, tensors) / bandwidth for p in used])
     return found
 
 
@@ -128,13 +142,14 @@ def groups(points: Sequence[Point], dtype: str, vector_bytes_per_s: float, launc
         op = next((op for op in ops if of(points, op, dtype)), None)
         if op is None:
             continue
-        forward = {_key(p): _work(p, launch_s) for p in of(points, op, dtype)}
-        slow = [_work(p, launch_s) * vector_bytes_per_s / counted(p.sizes) for p in of(points, op, dtype)]
-        found[f"{group}_slowdown"] = constant(slow)
-        both = [(p, forward[_key(p)]) for p in of(points, f"{op}_backward", dtype) if _key(p) in forward]
-        ratios = [max(_work(p, launch_s) / once - 1.0, 0.1) for p, once in both]
-        if ratios:
-            found[f"{group}_backward"] = constant(ratios)
+        once = of(points, op, dtype)
+        forward = {_key(p): _work(p, launch_s) for p in once}
+        slow = [_work(p, launch_s) * vector_bytes_per_s / counted(p.sizes) for p in once]
+        found[f"{group}_slowdown"] = constant(once, slow)
+        both = [p for p in of(points, f"{op}_backward", dtype) if _key(p) in forward]
+        if both:
+            ratios = [max(_work(p, launch_s) / forward[_key(p)] - 1.0, 0.1) for p in both]
+            found[f"{group}_backward"] = constant(both, ratios)
     return found
 
 
@@ -149,11 +164,9 @@ def _work(point: Point, launch_s: float) -> float:
 
 def loss(points: Sequence[Point], dtype: str, vector_bytes_per_s: float, launch_s: float) -> dict[str, Constant]:
     """Bytes per logit of loss and gradient together, at the vector rate."""
-    values = [
-        _work(p, launch_s) * vector_bytes_per_s / (p.sizes["rows"] * p.sizes["vocab"])
-        for p in of(points, "cross_entropy", dtype)
-    ]
-    return {"loss_bytes": constant(values)} if values else {}
+    used = of(points, "cross_entropy", dtype)
+    values = [_work(p, launch_s) * vector_bytes_per_s / (p.sizes["rows"] * p.sizes["vocab"]) for p in used]
+    return {"loss_bytes": constant(used, values)} if used else {}
 
 
 def updates(points: Sequence[Point], hbm_bytes_per_s: float) -> dict[str, Constant]:
@@ -162,7 +175,7 @@ def updates(points: Sequence[Point], hbm_bytes_per_s: float) -> dict[str, Consta
     large = [p for p in found if p.sizes["parameters"] >= STREAMED_PARAMETERS]
     used = large or found[-1:]
     values = [p.best_s * hbm_bytes_per_s / (UPDATE_BYTES * p.sizes["parameters"]) for p in used]
-    return {"optimizer_slowdown": constant(values)} if values else {}
+    return {"optimizer_slowdown": constant(used, values)} if used else {}
 
 
 def attention(points: Sequence[Point], dtype: str, hardware: Hardware, shapes: ShapeFit | None) -> dict[str, Constant]:
@@ -171,15 +184,15 @@ def attention(points: Sequence[Point], dtype: str, hardware: Hardware, shapes: S
     flash = of(points, "flash", dtype)
     if flash:
         peak = peak_flop_per_s(hardware, dtype)
-        found["attention_efficiency"] = constant([_flash_flop(p) / p.best_s / peak for p in flash])
+        found["attention_efficiency"] = constant(flash, [_flash_flop(p) / p.best_s / peak for p in flash])
         once = {_key(p): p.best_s for p in flash}
         back = [p for p in of(points, "flash_backward", dtype) if _key(p) in once]
         ratios = [max(p.best_s / once[_key(p)] - 1.0, 0.1) for p in back]
         if ratios:
-            found["flash_backward"] = constant(ratios)
+            found["flash_backward"] = constant(back, ratios)
     batched = of(points, "batched_matmul", dtype)
     if batched and shapes is not None:
-        found["score_matmul"] = constant([p.best_s / _batched_law(p, shapes) for p in batched])
+        found["score_matmul"] = constant(batched, [p.best_s / _batched_law(p, shapes) for p in batched])
     return found
 
 

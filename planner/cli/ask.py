@@ -72,15 +72,29 @@ def file_from(
     workload: WorkloadOptions,
     pins: PinOptions,
     cards: str | None = None,
+    *,
+    accept_unread: bool = False,
 ) -> tuple[Request, Strategy, tuple[str, ...]]:
     """Request, strategy and unread keys of a plan.json or a MindFormers YAML."""
     from planner import inputs
 
-    given = [*_given(model), *_given(dataclasses.replace(workload, calibration=None)), *_given(pins)]
+    given = [
+        *_given(dataclasses.replace(model, vocab=None)),
+        *_given(dataclasses.replace(workload, calibration=None)),
+        *_given(pins),
+    ]
     if given:
         raise SpecError(f"--from takes model, workload and strategy from {path}; leave out {', '.join(given)}.")
     devices = None if cards is None else cards_from(cards)
-    request, strategy, unread = inputs.read(path, cluster.hardware, memory_from(cluster), devices, workload.calibration)
+    request, strategy, unread = inputs.read(
+        path,
+        cluster.hardware,
+        memory_from(cluster),
+        devices,
+        workload.calibration,
+        vocab=parse.sizes_of(model).get("vocab"),
+        accept_unread=accept_unread,
+    )
     if devices is not None and devices != strategy.devices:
         raise SpecError(
             f"--cards {devices}, but {path} splits the work over {strategy.devices}; leave --cards out, or ask "

@@ -32,12 +32,14 @@ def check(
 ) -> int:
     """Find what a framework accepts silently and then fails or wastes hours on: line, why, fix."""
     from planner.dialects.check import check as find
+    from planner.dialects.check import not_judged
     from planner.report.checks import check_document, check_lines
 
     devices = None if cards is None else parse.whole(cards, "--cards", most=limits.MOST_CARDS)
     found = find(path, devices)
+    left = not_judged(path, devices)
     if output.json:
-        print_document(check_document(path, found))
+        print_document(check_document(path, found, left))
     else:
-        print_lines(check_lines(path, found))
+        print_lines(check_lines(path, found, left))
     return FOUND if found else 0

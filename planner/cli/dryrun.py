@@ -69,7 +69,7 @@ def dryrun(
         keep=None if keep is None else Path(keep),
         graphs=volumes,
     )
-    request, strategy, _ = inputs.read(plan)
+    request, strategy, _ = inputs.read(plan, accept_unread=True)
     answer = api.estimate_of(request, strategy)
     heaviest = answer.heaviest_stage
     chosen = default_stages(strategy.pp, heaviest) if stages is None else stages_of(stages, strategy.pp)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from planner.cli import ask, parse
 from planner.cli.options import (
+    ACCEPT_UNREAD,
     CLUSTER_PANEL,
     MODEL_PANEL,
     OUTPUT_PANEL,
@@ -51,6 +52,7 @@ def estimate(
     stage_layers: Annotated[
         str | None, own("--stage-layers", STRATEGY_PANEL, "Layers of each stage.", "9,10,9")
     ] = None,
+    accept_unread: Annotated[bool, ACCEPT_UNREAD] = False,
 ) -> int:
     """Memory of each stage and time of one strategy, and whether it fits."""
     from planner import api, completion
@@ -60,7 +62,9 @@ def estimate(
 
     unread: tuple[str, ...] = ()
     if source is not None:
-        request, strategy, unread = ask.file_from(source, model, cluster, workload, pins, cards)
+        request, strategy, unread = ask.file_from(
+            source, model, cluster, workload, pins, cards, accept_unread=accept_unread
+        )
     else:
         degrees = single_degrees(pins)
         count = ask.cards_from(cards) if cards is not None else completion.cards_of(degrees)

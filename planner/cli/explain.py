@@ -7,6 +7,7 @@ from typing import Annotated
 from planner.cli import ask, parse
 from planner.cli.estimate import single_degrees
 from planner.cli.options import (
+    ACCEPT_UNREAD,
     CLUSTER_PANEL,
     MODEL_PANEL,
     STRATEGY_PANEL,
@@ -45,6 +46,7 @@ def explain(
     stage_layers: Annotated[
         str | None, own("--stage-layers", STRATEGY_PANEL, "Layers of each stage.", "9,10,9")
     ] = None,
+    accept_unread: Annotated[bool, ACCEPT_UNREAD] = False,
 ) -> None:
     """Say why a strategy is illegal, too large or slower, and which smallest change helps."""
     from planner import completion
@@ -53,7 +55,7 @@ def explain(
     from planner.search.explain import explain as judge
 
     if source is not None:
-        request, strategy, _ = ask.file_from(source, model, cluster, workload, pins, cards)
+        request, strategy, _ = ask.file_from(source, model, cluster, workload, pins, cards, accept_unread=accept_unread)
     else:
         degrees = single_degrees(pins)
         count = ask.cards_from(cards) if cards is not None else completion.cards_of(degrees)

@@ -9,7 +9,16 @@ import typer
 
 from planner.cli import ask, parse
 from planner.cli.files import check_target, write
-from planner.cli.options import CLUSTER_PANEL, EMIT_PANEL, ClusterOptions, OutputOptions, PinOptions, own, spread
+from planner.cli.options import (
+    ACCEPT_UNREAD,
+    CLUSTER_PANEL,
+    EMIT_PANEL,
+    ClusterOptions,
+    OutputOptions,
+    PinOptions,
+    own,
+    spread,
+)
 from planner.cli.output import print_document, print_lines, searching
 
 EPILOG = """Examples:
@@ -30,6 +39,7 @@ def improve(
     cards: Annotated[str | None, own("--cards", CLUSTER_PANEL, "Cards (default: the file's own).", "N")] = None,
     out: Annotated[str | None, own("--out", EMIT_PANEL, "Write the new file here.", "FILE")] = None,
     force: Annotated[bool, own("--force", EMIT_PANEL, "Replace an existing file.")] = False,
+    accept_unread: Annotated[bool, ACCEPT_UNREAD] = False,
 ) -> None:
     """Search a better strategy for a file and show, or write, the file with only that changed."""
     from planner import api, inputs
@@ -41,7 +51,9 @@ def improve(
 
     devices = None if cards is None else ask.cards_from(cards)
     check_target(out, force=force)
-    request, old, _ = inputs.read(path, cluster.hardware, ask.memory_from(cluster), devices)
+    request, old, _ = inputs.read(
+        path, cluster.hardware, ask.memory_from(cluster), devices, accept_unread=accept_unread
+    )
     broken = violations(request.context, old)
     before = None if broken else api.estimate_of(request, old)
     request = replace(request, workload=after_change(request.workload))

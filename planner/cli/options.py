@@ -131,6 +131,12 @@ class OutputOptions:
     json: bool = opt("--json", OUTPUT_PANEL, "One JSON document on stdout (docs/json.md).", default=False)
 
 
+#: For commands that read a file.
+ACCEPT_UNREAD = own(
+    "--accept-unread", MODEL_PANEL, "Answer without settings of the file that decide it and are not read."
+)
+
+
 def spread(*, epilog: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Turn parameters annotated with an options record into one option per field.
 

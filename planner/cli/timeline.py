@@ -9,6 +9,7 @@ import typer
 from planner.cli import ask
 from planner.cli.files import check_target, write
 from planner.cli.options import (
+    ACCEPT_UNREAD,
     CLUSTER_PANEL,
     OUTPUT_PANEL,
     ClusterOptions,
@@ -44,6 +45,7 @@ def timeline(
     cards: Annotated[str | None, own("--cards", CLUSTER_PANEL, "Cards, where the file does not say.", "N")] = None,
     out: Annotated[str | None, own("--out -o", OUTPUT_PANEL, "Write an SVG picture.", "FILE.svg")] = None,
     every: Annotated[bool, own("--all", OUTPUT_PANEL, "All micro-batches, not a readable number.")] = False,
+    accept_unread: Annotated[bool, ACCEPT_UNREAD] = False,
     force: Annotated[bool, own("--force", OUTPUT_PANEL, "Replace an existing file.")] = False,
 ) -> None:
     """Draw one step of a plan: what every stage does when, where it waits, and what it holds."""
@@ -53,7 +55,7 @@ def timeline(
     if out is not None and not out.lower().endswith(".svg"):
         raise SpecError(f"--out {out} must end with .svg; 'planner trace {plan} -o step.json' writes a trace.")
     check_target(out, force=force)
-    step, title = drawn(plan, cluster, cards, every=every)
+    step, title = drawn(plan, cluster, cards, every=every, accept_unread=accept_unread)
     if out is not None:
         write(out, step_svg(step, title))
         print_lines([f"Written   {out}"])
@@ -61,13 +63,15 @@ def timeline(
         print_lines(timeline_lines(step))
 
 
-def drawn(plan: str, cluster: ClusterOptions, cards: str | None, *, every: bool) -> tuple[Drawing, str]:
+def drawn(
+    plan: str, cluster: ClusterOptions, cards: str | None, *, every: bool, accept_unread: bool = False
+) -> tuple[Drawing, str]:
     """The step of a file, and the name of its model."""
     from planner.legality.apply import require_legal
     from planner.timeline.drawing import drawing
 
     nothing = ModelOptions(), cluster, WorkloadOptions(), PinOptions()
-    request, strategy, _ = ask.file_from(plan, *nothing, cards)
+    request, strategy, _ = ask.file_from(plan, *nothing, cards, accept_unread=accept_unread)
     require_legal(request.context, strategy)
     job = (request.model, request.workload, request.cluster, request.calibration)
     step = drawing(*job, strategy, limit_bytes=request.limit, every=every)

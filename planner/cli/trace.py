@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from planner.cli.files import check_target, write
-from planner.cli.options import CLUSTER_PANEL, OUTPUT_PANEL, ClusterOptions, own, spread
+from planner.cli.options import ACCEPT_UNREAD, CLUSTER_PANEL, OUTPUT_PANEL, ClusterOptions, own, spread
 from planner.cli.output import print_lines
 from planner.cli.timeline import drawn
 
@@ -32,13 +32,14 @@ def trace(
     out: Annotated[str, own("--out -o", OUTPUT_PANEL, "File to write.", "FILE.json")],
     cards: Annotated[str | None, own("--cards", CLUSTER_PANEL, "Cards, where the file does not say.", "N")] = None,
     every: Annotated[bool, own("--all", OUTPUT_PANEL, "All micro-batches, not a readable number.")] = False,
+    accept_unread: Annotated[bool, ACCEPT_UNREAD] = False,
     force: Annotated[bool, own("--force", OUTPUT_PANEL, "Replace an existing file.")] = False,
 ) -> None:
     """Write one step of a plan as a trace: passes, recompute, communication, bubbles and memory of each stage."""
     from planner.report.trace import trace_text
 
     check_target(out, force=force)
-    step, title = drawn(plan, cluster, cards, every=every)
+    step, title = drawn(plan, cluster, cards, every=every, accept_unread=accept_unread)
     write(out, trace_text(step, title))
     count = step.line.micro_batches
     of = "" if step.whole else f" of {step.strategy.micro_batches}"

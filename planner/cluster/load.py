@@ -65,6 +65,20 @@ def hardware(name_or_path: str | Path = DEFAULT_HARDWARE) -> Hardware:
     raise ProfileError(_unknown(text))
 
 
+def machine_of(per_node: int) -> str:
+    """Name of the profile for a script that starts so many processes a node; the usual one where any holds them.
+
+    >>> machine_of(8), machine_of(16), machine_of(12)
+    ('910B3', '910C', '910B3')
+    """
+    usual = hardware(DEFAULT_HARDWARE)
+    if per_node <= usual.devices_per_node:
+        return usual.name
+    known = (hardware(name) for name in hardware_names())
+    same = (p.name for p in known if p.device.vendor == usual.device.vendor and p.devices_per_node == per_node)
+    return next(same, usual.name)
+
+
 def hardware_names() -> tuple[str, ...]:
     """Names of the shipped profiles, Ascend first."""
     return tuple(_names(path)[0] for path in _files("hardware_profiles"))

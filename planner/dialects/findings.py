@@ -8,6 +8,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
+from typing import Final
+
+from planner.errors import SpecError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -37,12 +40,52 @@ class Finding:
         return f"{self.file}:{self.line}: {self.rule}: {self.why} {self.fix}"
 
 
+class NotUnderstoodError(SpecError):
+    """A file of which nothing was understood, so that nothing can be said about its faults."""
+
+
 @functools.cache
 def known_keys() -> dict[str, frozenset[str]]:
     """Keys of each section that the frameworks know."""
     path = resources.files("planner.dialects.graph") / "keys.json"
     body = json.loads(path.read_text(encoding="utf-8"))
     return {name: frozenset(keys) for name, keys in body.items() if name != "about"}
+
+
+@functools.cache
+def known_classes() -> dict[str, frozenset[str]]:
+    """Names of the classes that MindFormers registers, by kind."""
+    path = resources.files("planner.dialects.graph") / "classes.json"
+    body = json.loads(path.read_text(encoding="utf-8"))
+    return {kind: frozenset(names.split()) for kind, names in body.items() if kind != "about"}
+
+
+#: Letters by which a misspelt name differs from the real one at most, and from which length on it may be one more.
+_TYPO_LETTERS: Final = 2
+_LONG: Final = 24
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The known name that another one was meant to be: other capitals, or a few letters off; else empty.
+
+    >>> meant("AdmaW", ("Adam", "AdamW")), meant("MFLosMonitor", ("MFLossMonitor",)), meant("Mine", ("Muon",))
+    ('AdamW', 'MFLossMonitor', '')
+    """
+    most = min(_TYPO_LETTERS + (len(name) >= _LONG), (len(name) + 3) // 4)
+    near = [real for real in known if abs(len(real) - len(name)) <= most]
+    scored = [(_letters_apart(name.lower(), real.lower()), abs(len(real) - len(name)), real) for real in near]
+    letters, _, real = min(scored, default=(most + 1, 0, ""))
+    return real if letters <= most else ""
+
+
+def _letters_apart(one: str, other: str) -> int:
+    """Letters inserted, removed or replaced between two words; two that changed places count as two."""
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        before, row[0] = row[0], i
+        for j, another in enumerate(other, 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (letter != another))
+    return row[-1]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from planner.cost.strategies import Strategy
 from planner.dialects.graph import layout
 from planner.dialects.graph.read import ReadResult
 from planner.dialects.mindspeed.flags import FLAGS, SWITCH
-from planner.dialects.mindspeed.read import Flags
+from planner.dialects.mindspeed.given import Flags
 from planner.dialects.mindspeed.recompute import held
 from planner.dialects.mindspeed.rules import broken_rules
 from planner.dialects.mindspeed.write import strategy_flags

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from planner import plan as plans
 from planner.dialects.graph.read import ReadResult, read_graph
-from planner.dialects.mindspeed.read import is_script, read_mindspeed
+from planner.dialects.mindspeed.given import is_script
+from planner.dialects.mindspeed.read import read_mindspeed
 from planner.dialects.native.read import read_native
 from planner.dialects.pynative.read import read_pynative
 from planner.dialects.text.yaml_read import Document, loads, read_text
@@ -16,7 +17,7 @@ from planner.errors import SpecError
 __all__ = ["ReadResult", "read"]
 
 
-def read(path: str | Path, devices: int | None = None) -> ReadResult:
+def read(path: str | Path, devices: int | None = None, vocab: int | None = None) -> ReadResult:
     """Model, workload and strategy of a file, and what of it could not be read.
 
     Parameters
@@ -26,6 +27,8 @@ def read(path: str | Path, devices: int | None = None) -> ReadResult:
         script, a MindSpore script of the planner's own, or a directory that holds a plan.json.
     devices : int, optional
         Number of devices, for a launch script or a PyNative file that does not say it.
+    vocab : int, optional
+        Tokens of the tokenizer, for a launch script that leaves the vocabulary to it.
 
     Raises
     ------
@@ -38,10 +41,10 @@ def read(path: str | Path, devices: int | None = None) -> ReadResult:
     text = read_text(path)
     if path.suffix == ".json" or text.lstrip().startswith("{"):
         return _read_plan(path)
-    return read_text_as(path, text, devices)
+    return read_text_as(path, text, devices, vocab)
 
 
-def read_text_as(path: Path, text: str, devices: int | None = None) -> ReadResult:
+def read_text_as(path: Path, text: str, devices: int | None = None, vocab: int | None = None) -> ReadResult:
     """Read `text` as if it were the file `path`.
 
     Raises
@@ -51,7 +54,9 @@ def read_text_as(path: Path, text: str, devices: int | None = None) -> ReadResul
     if path.suffix == ".py":
         return read_native(text, source=str(path))
     if path.suffix == ".sh" or text.startswith("#!"):
-        return _read_script(path, text, devices)
+        return _read_script(path, text, devices, vocab)
+    if vocab is not None:
+        raise SpecError(f"--vocab is for launch scripts that leave the vocabulary to the tokenizer; {path} is none.")
     document = loads(text, source=str(path))
     kind = dialect(document)
     if kind == "graph":
@@ -73,13 +78,13 @@ def workers_beside(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _read_script(path: Path, text: str, devices: int | None) -> ReadResult:
+def _read_script(path: Path, text: str, devices: int | None, vocab: int | None) -> ReadResult:
     if not is_script(text):
         raise SpecError(
             f"{path} is no MindSpeed-LLM or Megatron launch script: it has no --num-layers and --hidden-size. "
             "Name the YAML that the script starts, if there is one."
         )
-    return read_mindspeed(text, source=str(path), devices=devices)
+    return read_mindspeed(text, source=str(path), devices=devices, vocab=vocab)
 
 
 def dialect(document: Document) -> str:

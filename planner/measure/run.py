@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -152,7 +153,20 @@ def _one_run(
             found = watch.follow(future, ranks)
         finally:
             children.close()
+            _end_ranks(folder)
         return found
+
+
+def _end_ranks(folder: Path) -> None:
+    """End ranks that outlived msrun, which starts them in sessions of their own.
+
+    A number may be another process's by now: ours has the job of this folder among its arguments.
+    """
+    for file in folder.glob("rank_*.pid"):
+        with contextlib.suppress(ValueError, OSError):
+            process = int(file.read_text(encoding="ascii"))
+            if str(folder).encode() in Path(f"/proc/{process}/cmdline").read_bytes():
+                os.kill(process, signal.SIGKILL)
 
 
 def _pool() -> ThreadPoolExecutor:
@@ -293,7 +307,7 @@ class _Watch:
         for file in sorted(self.folder.glob("rank_*.pid")):
             with contextlib.suppress(ValueError, PermissionError):
                 process = int(file.read_text(encoding="ascii"))
-                if not _alive(process):
+                if not is_alive(process):
                     return int(file.stem.removeprefix("rank_"))
         return None
 
@@ -312,7 +326,7 @@ class _Watch:
         return "it left no message"
 
 
-def _alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
     """Whether a process runs; one that has ended and waits for its parent does not."""
     try:
         os.kill(process, 0)

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from planner.calibrate.session import Calibrated
 
 
+#: Said where most points are doubtful.
+BUSY = "most points ran beside other programs or scattered; measure again on a calm machine (--force starts anew)"
+
+
 def calibration_lines(found: Calibrated) -> list[str]:
     """What was measured, how well the fit holds, what falls back."""
     fit = found.fit
@@ -23,6 +27,8 @@ def calibration_lines(found: Calibrated) -> list[str]:
         f"Device    {found.origin.device}, {found.origin.software}; profile {found.hardware.name}", " " * 10
     )
     lines += wrapped(f"Points    {fit.points}" + (f", of which doubtful: {marked}" if marked else ""), " " * 10)
+    if sum(fit.marks.values()) > 0.5 * fit.points:
+        lines += wrapped(f"Remark    {BUSY}", " " * 10)
     lines += ["", *table(("constant", "value", "80 %", "from"), _constant_rows(fit), left=(0, 3)), ""]
     if fit.residuals:
         heads = ("fit", "points", "held out: median", "worst")

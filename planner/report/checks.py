@@ -16,21 +16,23 @@ from planner.search.suggest import Request
 _INDENT = " " * 10
 
 
-def check_lines(path: str, found: Sequence[Finding]) -> list[str]:
-    """One paragraph a finding: place and name, why, fix."""
+def check_lines(path: str, found: Sequence[Finding], not_judged: Sequence[str] = ()) -> list[str]:
+    """One paragraph a finding: place and name, why, fix; and what of the file could not be judged."""
+    left = wrapped(f"Not judged: {'; '.join(not_judged)}", _INDENT) if not_judged else []
     if not found:
-        return [f"{path}: nothing found."]
+        return [f"{path}: nothing found{' in what is read' if left else ''}.", *left]
     lines: list[str] = []
     for finding in found:
         lines.append(f"{finding.file}:{finding.line}: {finding.rule}")
         lines += wrapped(f"    {finding.why} {finding.fix}", "    ")
     count = "1 fault" if len(found) == 1 else f"{len(found)} faults"
-    return [*lines, f"{count} found."]
+    return [*lines, f"{count} found.", *left]
 
 
-def check_document(path: str, found: Sequence[Finding]) -> dict[str, Any]:
+def check_document(path: str, found: Sequence[Finding], not_judged: Sequence[str] = ()) -> dict[str, Any]:
     """The same as JSON holds it."""
-    return {**head("check"), "path": path, "findings": [dataclasses.asdict(finding) for finding in found]}
+    findings = [dataclasses.asdict(finding) for finding in found]
+    return {**head("check"), "path": path, "findings": findings, "not_judged": list(not_judged)}
 
 
 def improvement_lines(

@@ -13,6 +13,7 @@ from planner.cluster.records import Calibration, Hardware
 from planner.cost.estimate import Estimate
 from planner.cost.strategies import Strategy
 from planner.dialects.records import EmitResult
+from planner.dialects.weights import Reason
 from planner.measured import Measured
 from planner.model.load import Entry
 from planner.model.operators import active_parameter_count, parameter_count
@@ -84,8 +85,14 @@ def estimate_document(
         **estimate_fields(answer, request),
         "memory_notes": list(memory_notes(request.workload, answer)),
         "measured": None if measured is None else measured_fields(measured),
-        "unread": list(unread),
+        **unread_fields(unread),
     }
+
+
+def unread_fields(unread: Sequence[str]) -> dict[str, list[str]]:
+    """What of a file was not read, and what of it decides the answer."""
+    decisive = [str(line) for line in unread if isinstance(line, Reason)]
+    return {"unread": [line for line in unread if not isinstance(line, Reason)], "unreliable": decisive}
 
 
 def measured_fields(measured: Measured) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.cost.estimate import Estimate
+from planner.dialects.weights import Reason
 from planner.measured import Measured
 from planner.report.memory_notes import memory_kind, memory_notes
 from planner.report.text import (
@@ -52,9 +53,15 @@ def estimation_lines(
         lines += ["", *time_lines(request, answer)]
     if measured is not None:
         lines += ["", *measured_lines(answer, measured)]
-    if unread:
-        lines += ["", *wrapped(f"Not read: {', '.join(unread)}", _INDENT)]
-    return lines
+    return lines + unread_lines(unread)
+
+
+def unread_lines(unread: Sequence[str]) -> list[str]:
+    """What of a file was not read: first what decides the answer."""
+    reasons = [line for line in unread if isinstance(line, Reason)]
+    notes = [line for line in unread if not isinstance(line, Reason)]
+    lines = ["", *wrapped(f"Not reliable because of {'; '.join(reasons)}", _INDENT)] if reasons else []
+    return lines + (["", *wrapped(f"Not read: {', '.join(notes)}", _INDENT)] if notes else [])
 
 
 def verdict_lines(answer: Estimate) -> list[str]:

@@ -27,6 +27,26 @@ def fitted(request: Request, table: Strategies) -> tuple[Strategies, BoolArray]:
     return filled.take(fits), fits
 
 
+def fitted_both(request: Request, table: Strategies) -> tuple[Strategies, int]:
+    """Distinct plans that fit, and how many of the rows fit in no way.
+
+    Each row with its least recompute of whole layers; and once more with selective recompute beside it, where the row
+    recomputes or does not fit without and where some layer then really uses it.  Other rows would only stand twice:
+    least recompute gives up selective recompute before it is any use.
+    """
+    plain, fits = fitted(request, table)
+    if not request.tries_selective or not len(table):
+        return plain, int((~fits).sum())
+    tried = ~fits
+    tried[np.flatnonzero(fits)] = plain.recompute_full_CS.any(axis=1)
+    again = table.take(tried)
+    some, some_fits = fitted(request, again.replace(recompute_selective_CS=again.layers_CS))
+    either = fits.copy()
+    either[np.flatnonzero(tried)] |= some_fits
+    used = np.flatnonzero(some.recompute_selective_CS.any(axis=1))
+    return concatenate([plain, some.take(used)]), int((~either).sum())
+
+
 def _allowed(table: Strategies) -> BoolArray:
     """Recompute only where the schedule allows it."""
     recomputed = (table.recompute_full_CS + table.recompute_selective_CS).sum(axis=1) > 0

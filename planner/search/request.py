@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from planner.cluster.records import Calibration, Cluster
+from planner.cost.memory.rules import selective_saves
 from planner.errors import SpecError
 from planner.legality.apply import Context
 from planner.model.records import Model, Workload
@@ -78,11 +79,16 @@ class Request:
         )
 
     @property
+    def tries_selective(self) -> bool:
+        """Whether rows that recompute are also looked at with selective recompute."""
+        both = {bool(value) for value in self.pins.get("selective", (False, True))} == {False, True}
+        return self.recompute == "auto" and both and selective_saves(self.workload)
+
+    @property
     def searched_pins(self) -> Pins:
-        """The pins, and selective recompute left out of the space where recompute is given."""
-        if self.recompute == "auto":
-            return self.pins
-        return dict(self.pins) | {"selective": (False,)}
+        """The pins, selective recompute decided: on every row only where nothing else is allowed."""
+        only = {bool(value) for value in self.pins.get("selective", (False,))} == {True}
+        return dict(self.pins) | {"selective": (only and self.recompute == "auto",)}
 
     @property
     def limit(self) -> float:

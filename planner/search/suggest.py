@@ -24,7 +24,7 @@ from planner.errors import InfeasibleError, SpecError
 from planner.search.balance import polished, rebalance
 from planner.search.cards import fewest_cards, lightest_rows
 from planner.search.nearest import describe, nearest_violations
-from planner.search.objective import estimated, fitted, flattened, objective_of, simulated
+from planner.search.objective import estimated, fitted_both, flattened, objective_of, simulated
 from planner.search.request import OBJECTIVES, RECOMPUTE, Balance, Objective, Recompute, Request
 from planner.search.space import Batch, batches
 from planner.search.tables import concatenate, degree_keys, order, variant_keys
@@ -143,12 +143,12 @@ class _Scan:
 def _scan(request: Request, progress: Progress | None, keys_of: Keys = degree_keys) -> _Scan:
     scan = _Scan(table=Strategies.of([]), objective=np.zeros(0))
     for batch in _joined(request):
-        table, fits = fitted(request, batch.table)
-        scan.examined += batch.examined
+        table, unfit = fitted_both(request, batch.table)
+        scan.examined += batch.examined - len(batch.table) + len(table) + unfit
         scan.fitting += len(table)
         for code, count in batch.removed.items():
             scan.removed[code] = scan.removed.get(code, 0) + count
-        scan.removed["memory"] = scan.removed.get("memory", 0) + int((~fits).sum())
+        scan.removed["memory"] = scan.removed.get("memory", 0) + unfit
         if len(table):
             value = objective_of(request, table)
             rows = best_per_shape(table, value, KEPT_PER_SHAPE, keys_of)

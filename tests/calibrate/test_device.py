@@ -88,6 +88,19 @@ def test_marks_are_counted():
     assert fit_device(points, CPU, BASE).marks == {"noisy": 1}
 
 
+def test_doubtful_points_count_only_where_there_are_no_others():
+    from dataclasses import replace
+
+    calm = made()
+    slow = [
+        replace(p, best_s=9 * p.best_s, median_s=9 * p.median_s, mark="loaded", load=0.5) for p in calm if p.op == "add"
+    ]
+    assert fit_device(calm + slow, CPU, BASE).constants["vector_efficiency"].value == pytest.approx(0.6)
+    alone = fit_device([p for p in calm if p.op != "add"] + slow, CPU, BASE).constants["vector_efficiency"]
+    assert alone.source == "2 points, all doubtful"
+    assert alone.high / alone.low > 3.0
+
+
 def test_the_type_that_networks_compute_in_is_fitted():
     from dataclasses import replace
 

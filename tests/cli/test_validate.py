@@ -79,7 +79,7 @@ def test_from_suggest_to_a_measured_table(folder, tmp_path):
     first = run(command).document["plans"][0]
     terms = {row["term"]: row for row in first["rows"]}
     assert terms["peak memory"]["ratio"] == pytest.approx(1.0, abs=0.02)
-    assert terms["parameters and states"]["ratio"] == 1.0
+    assert terms["parameters and states"]["ratio"] == pytest.approx(1.0, abs=1e-4)  # and a step counter
     assert first["loss"] > 0.0
     assert {"computation", "update", "the rest"} <= set(terms)
     assert terms["step time"]["observed"] >= 0.5 * sum(terms[name]["observed"] for name in ("computation", "update"))

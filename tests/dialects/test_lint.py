@@ -71,6 +71,8 @@ BROKEN = {
     "number-as-text": [
         (QWEN, "pretrain.yaml", "eps: 1.0e-8", "eps: 1e-8"),
         (QWEN, "pretrain.yaml", "learning_rate: 0.0001", "learning_rate: 1e-4"),
+        (QWEN, "pretrain.yaml", "hidden_size: 1024", 'hidden_size: "1024"'),
+        (LLAMA, "pretrain.yaml", "theta: 10000.0", "theta: 5e5"),
     ],
     "dropout-type": [
         (QWEN, "pretrain.yaml", "hidden_dropout: 0.0", "hidden_dropout: 0"),
@@ -80,6 +82,8 @@ BROKEN = {
         (QWEN, "pretrain.yaml", 'compute_dtype: "bfloat16"', 'compute_dtype: "bfloat"'),
         (QWEN, "pretrain.yaml", 'params_dtype: "float32"', 'params_dtype: "float16"'),
         (LLAMA, "pretrain.yaml", 'param_init_type: "float32"', 'param_init_type: "fp16"'),
+        (LLAMA, "pretrain.yaml", 'compute_dtype: "bfloat16"', 'compute_dtype: "bf16"'),
+        (LLAMA, "pretrain.yaml", 'rotary_dtype: "float32"', 'rotary_dtype: "fp32"'),
     ],
     "loss-scale": [(QWEN, "pretrain.yaml", 'compute_dtype: "bfloat16"', 'compute_dtype: "float16"')],
     "run-mode": [
@@ -93,7 +97,13 @@ BROKEN = {
         (QWEN, "pretrain.yaml", '  type: "AdamW"', '  type: "Adamw"'),
         (QWEN, "pretrain.yaml", "CausalLanguageModelingTrainer", "CausalLanguageModelTrainer"),
         (QWEN, "pretrain.yaml", "CosineWithWarmUpLR", "CosineWithWarmupLR"),
+        (QWEN, "pretrain.yaml", '  type: "AdamW"', '  type: "AdmaW"'),
+        (QWEN, "pretrain.yaml", "MFLossMonitor", "MFLosMonitor"),
+        (QWEN, "pretrain.yaml", "BlendedMegatronDatasetDataLoader", "BlendedMegatronDataSetDataLoader"),
+        (LLAMA, "pretrain.yaml", "LlamaForCausalLM", "LlamaForCasualLM"),
+        (LLAMA, "pretrain.yaml", "MindDataset", "MindDataSet"),
     ],
+    "parallel-off": [(QWEN, "pretrain.yaml", "use_parallel: True", "use_parallel: False")],
     "learning-rate": [
         (QWEN, "pretrain.yaml", "warmup_ratio: 0.01", "warmup_ratio: 5"),
         (QWEN, "pretrain.yaml", "lr_end: 1.0e-5", "lr_end: 1.0e-3"),
@@ -164,6 +174,7 @@ BROKEN = {
         (QWEN, "pretrain.yaml", "  recompute: False", '  recompute: "all"'),
         (QWEN, "pretrain.yaml", "  recompute: False", "  recompute: [1, 2, 3]"),
         (QWEN, "pretrain.yaml", "  select_recompute: False", "  select_recompute: [1, -1]"),
+        (QWEN, "pretrain.yaml", "  select_recompute: False\n", "  select_comm_recompute: [1, 0, 0]\n"),
     ],
     "slice-activation": [
         (QWEN, "pretrain.yaml", "recompute_slice_activation: False", "recompute_slice_activation: True")
@@ -424,7 +435,14 @@ SPEED = test_mindspeed.MATRIX["qwen3"]
         ("flag-conflict", "--recompute-granularity full", "--recompute-granularity selective"),
         ("flag-conflict", "--overlap-grad-reduce", "--overlap-grad-reduce --schedules-method dualpipev"),
         ("flag-value", "--global-batch-size 8", "--global-batch-size 0"),
-        ("layout", "--padded-vocab-size 151936", ""),
+        ("layout", "--seq-length 4096", ""),
+        ("unused-flags", "exec torchrun", 'MORE="--fp8-format e4m3 --seed 3"\nexec torchrun'),
+        ("hccl-timeout", "HCCL_EXEC_TIMEOUT:-7200", "HCCL_EXEC_TIMEOUT:-0"),
+        ("hccl-timeout", "HCCL_CONNECT_TIMEOUT:-7200", "HCCL_CONNECT_TIMEOUT:-60"),
+        ("variable-name", "export HCCL_EXEC_TIMEOUT", "export HCCL_EXCE_TIMEOUT=7200\nexport HCCL_EXEC_TIMEOUT"),
+        ("variable-name", "export HCCL_BUFFSIZE", "export HCCL_BUFSIZE=200\nexport HCCL_BUFFSIZE"),
+        ("variable-name", "export HCCL_BUFFSIZE", "export CUDA_DEVICE_MAX_CONECTIONS=1\nexport HCCL_BUFFSIZE"),
+        ("vocab", "--padded-vocab-size 151936", "--padded-vocab-size 151935"),
     ],
 )
 def test_faults_of_mindspeed_scripts(tmp_path, rule, old, new):

@@ -56,7 +56,6 @@ BROKEN = [
     ("heads", "--tensor-model-parallel-size", DENSE_FLAGS, "--num-attention-heads 32", "--num-attention-heads 31"),
     ("kv-heads", "--tensor-model-parallel-size", DENSE_FLAGS, "--num-query-groups 8", "--num-query-groups 1"),
     ("flag-conflict", "--use-ascend-mc2", DENSE_FLAGS, "--bf16", "--bf16 --use-ascend-mc2 --use-ascend-coc"),
-    ("flag-conflict", "--use-ascend-coc", DENSE_FLAGS, "--tensor-model-parallel-size 2 ", "--use-ascend-coc "),
     ("flag-conflict", "--tp-2d", MOE_FLAGS, "--bf16", "--bf16 --tp-2d --tp-x 2 --tp-y 1"),
     # batch
     ("batch-remainder", "--global-batch-size", DENSE_FLAGS, "--global-batch-size 256", "--global-batch-size 255"),
@@ -107,7 +106,14 @@ BROKEN = [
     ("flag-conflict", "--moe-token-dispatcher-type", MOE_FLAGS, "--moe-token-dispatcher-type alltoall",
      "--moe-token-dispatcher-type alltoall_seq --expert-tensor-parallel-size 1"),
     ("flag-conflict", "--moe-token-dispatcher-type", MOE_FLAGS, "--bf16", "--bf16 --moe-tp-extend-ep"),
-    ("flag-conflict", "--moe-router-enable-expert-bias", MOE_FLAGS, "--bf16", "--bf16 --moe-router-enable-expert-bias"),
+    ("flag-conflict", "--moe-expert-capacity-factor", MOE_FLAGS, "dispatcher-type alltoall",
+     "dispatcher-type allgather --moe-expert-capacity-factor 1.0"),
+    ("flag-conflict", "--moe-expert-capacity-factor", MOE_FLAGS, "--moe-token-dispatcher-type alltoall",
+     "--moe-expert-capacity-factor 1.0"),
+    ("flag-conflict", "--moe-expert-capacity-factor", MOE_FLAGS, "--bf16",
+     "--bf16 --moe-expert-capacity-factor 1.0 --moe-router-load-balancing-type sinkhorn"),
+    ("flag-conflict", "--moe-pad-expert-input-to-capacity", MOE_FLAGS, "--bf16",
+     "--bf16 --moe-pad-expert-input-to-capacity"),
     ("flag-conflict", "--moe-router-group-topk", MOE_FLAGS, "--bf16",
      "--bf16 --moe-router-num-groups 3 --moe-router-group-topk 2"),
     ("flag-conflict", "--moe-fb-overlap", MOE_FLAGS, "--bf16", "--bf16 --moe-fb-overlap"),
@@ -173,6 +179,32 @@ EXTENDED = MOE_FLAGS.replace(
 
 @pytest.mark.parametrize("flags", [DENSE_FLAGS, MOE_FLAGS, DUALPIPE, WHOLE, EXTENDED])
 def test_nothing_is_wrong_before(tmp_path, flags):
+    assert check(write(tmp_path, flags)) == ()
+
+
+#: What some release of the framework takes: text replaced, text put in.
+RIGHT = [
+    (MOE_FLAGS, "--bf16", "--bf16 --first-k-dense-replace -1 --moe-layer-freq -1"),
+    (MOE_FLAGS, "--bf16", "--bf16 --moe-router-enable-expert-bias --moe-router-score-function sqrtsoftplus"),
+    (MOE_FLAGS, "--bf16", "--bf16 --moe-router-enable-expert-bias"),
+    (MOE_FLAGS, "--bf16", "--bf16 --moe-expert-capacity-factor -1"),
+    (MOE_FLAGS, "--bf16", "--bf16 --moe-expert-capacity-factor 1.5 --moe-router-load-balancing-type aux_loss"),
+    *((MOE_FLAGS, "--bf16", f"--bf16 --moe-router-load-balancing-type {name}") for name in (
+        "softmax_topk", "pai_megatron_aux_loss", "sparsemixer_topk", "group_limited_greedy", "noaux_tc",
+    )),
+    (DENSE_FLAGS, "--bf16", "--bf16 --o-lora-rank 1024 --index-topk 512 --enable-mhc"),
+    (DENSE_FLAGS, "position-embedding-type rope", "position-embedding-type deepseek4"),
+    (DENSE_FLAGS, "--num-layers 32", "--num-layers 30 --pipeline-model-parallel-layout 'Et*7|(t*8|)*2,t*7L'"),
+    (DENSE_FLAGS, "--num-layers 32",
+     "--num-layers 30 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"),
+    (DENSE_FLAGS, "--padded-vocab-size 32000", ""),  # the tokenizer's
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "old", "new"), RIGHT, ids=[f"{i}-{case[2]}" for i, case in enumerate(RIGHT)])
+def test_what_some_release_takes_is_no_fault(tmp_path, base, old, new):
+    assert old in base
+    flags = base.replace(old, new, 1)
     assert check(write(tmp_path, flags)) == ()
 
 

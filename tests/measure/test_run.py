@@ -4,7 +4,6 @@ import json
 import stat
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -92,7 +91,11 @@ def test_a_rank_that_dies_is_named_and_nothing_is_left_running(tmp_path):
     body = (
         "pid = os.spawnv(os.P_NOWAIT, '/bin/sh', ['sh', '-c', 'exit 0'])\n"
         "open(os.path.join(job['folder'], 'rank_1.pid'), 'w').write(str(pid))\n"
-        "open(os.path.join(job['folder'], 'rank_0.pid'), 'w').write(str(os.getpid()))\n"
+        "import subprocess\n"
+        "wait = [sys.executable, '-c', 'import time; time.sleep(60)', job['folder']]\n"
+        "rank = subprocess.Popen(wait, start_new_session=True).pid  # as msrun starts its workers\n"
+        "open(os.path.join(job['folder'], 'rank_0.pid'), 'w').write(str(rank))\n"
+        f"open({str(tmp_path / 'rank')!r}, 'w').write(str(rank))\n"
         f"open({str(tmp_path / 'parent')!r}, 'w').write(str(os.getpid()))\n"
         "time.sleep(60)"
     )
@@ -100,7 +103,8 @@ def test_a_rank_that_dies_is_named_and_nothing_is_left_running(tmp_path):
     with pytest.raises(ValidationError, match="rank 1 died while 'graph matmul float32 k=4 m=1 n=2' was measured"):
         run.measure(bench(tmp_path, body), TASKS, 30.0, Ranks(ranks=2))
     assert time.monotonic() - started < 25.0
-    assert not Path(f"/proc/{(tmp_path / 'parent').read_text()}").exists()
+    for name in ("parent", "rank"):
+        assert not run.is_alive(int((tmp_path / name).read_text())), name
 
 
 def test_ranks_are_given_all_tasks_and_told_which_are_left(tmp_path):

@@ -10,6 +10,7 @@ from planner.cost.strategies import Strategies, Strategy
 from planner.errors import InfeasibleError, SpecError
 from planner.legality.apply import violations
 from planner.search import space, suggest
+from planner.search.objective import fitted_both
 from planner.search.suggest import Request, Result, estimated, search
 from planner.search.tables import degree_keys, order
 from planner.timeline.estimate import evaluate
@@ -30,11 +31,17 @@ def strategies(result: Result) -> list[Strategy]:
 
 
 def everything(asked: Request) -> Strategies:
-    """All legal rows with their least recompute, fitting or not."""
+    """All legal rows with their least recompute, selective recompute tried on each, fitting or not; each plan once."""
     from planner.search.tables import concatenate
 
-    tables = [batch.table for batch in space.batches(asked.context, asked.pins) if len(batch.table)]
-    return concatenate([least_recompute(asked.model, asked.workload, table, asked.limit)[0] for table in tables])
+    filled = []
+    for batch in space.batches(asked.context, asked.pins):
+        twin = batch.table.replace(recompute_selective_CS=batch.table.layers_CS)
+        for table in (batch.table,) if "selective" in asked.pins else (batch.table, twin):
+            if len(table):
+                filled.append(least_recompute(asked.model, asked.workload, table, asked.limit)[0])
+    whole = concatenate(filled)
+    return Strategies.of(dict.fromkeys(whole.row(i) for i in range(len(whole))))
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
@@ -54,6 +61,19 @@ def test_without_balance_the_answer_is_the_best_of_everything(name: str) -> None
     for key, step_s in found.items():  # combinations far behind the first are chosen by closed forms alone
         near = best[key] <= first * 1.12
         assert best[key] <= step_s <= best[key] * (1.03 if near else 1.0 + suggest.CLOSED_FORM_ERROR)
+
+
+def test_no_plan_stands_twice() -> None:
+    """Candidates that a search keeps and counts, and rows that it shows, are distinct."""
+    for name in sorted(SMALL):
+        asked = SMALL[name]
+        for batch in space.batches(asked.context, asked.searched_pins):
+            table, unfit = fitted_both(asked, batch.table)
+            plans = [table.row(i) for i in range(len(table))]
+            assert len(set(plans)) == len(plans)
+            assert 0 <= unfit <= len(batch.table)
+        shown = strategies(search(asked))
+        assert len(set(shown)) == len(shown)
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))

@@ -189,6 +189,12 @@ def rules_for(workload: Workload) -> MemoryRules:
     return _rules(workload.framework, switches)
 
 
+def selective_saves(workload: Workload) -> bool:
+    """Whether selective recompute has any effect: not in legacy networks, see ``selective_legacy``."""
+    rules = rules_for(workload)
+    return rules.layout != "legacy" or rules.selective_legacy
+
+
 def bytes_of(dtype: str) -> float:
     """Bytes of one element [bytes]."""
     return float(DTYPE_BYTES[dtype])

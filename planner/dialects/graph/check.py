@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from planner.dialects.findings import UNREAL_NAMES, Finding, known_keys, nearest
+from planner.dialects.findings import UNREAL_NAMES, Finding, known_keys, meant, nearest
 from planner.dialects.graph.check_layout import LAYOUT_RULES
 from planner.dialects.graph.check_run import RUN_RULES
 from planner.dialects.graph.check_values import VALUE_RULES
@@ -24,6 +24,24 @@ _MOST_MEMORY: Final = 59 * GIB
 _MEMORY: Final = re.compile(r"[1-9][0-9]*\.?[0-9]*GB|0\.[0-9]*GB")  # mindspore/context.py
 #: Keys that MindFormers reads for inference only (``core/context/build_context.py``).
 _INFERENCE: Final = (("context", "jit_level"), ("context", "infer_boost"))
+#: Sections whose texts that look like numbers are meant to be numbers.
+_NUMERIC: Final = (
+    ("optimizer",), ("lr_schedule",), ("model", "model_config"), ("runner_config",), ("moe_config",),
+    ("parallel", "parallel_optimizer_config"), ("train_dataset",),
+)  # fmt: skip
+_WHOLE: Final = re.compile(r"[+-]?[0-9][0-9_]*\.?[0-9]*")
+_NUMBER: Final = re.compile(r"[+-]?[0-9][0-9_]*\.?[0-9]*([eE][+-]?[0-9]+)?")
+#: Data types of a model section; legacy networks take the long names alone (``convert_mstype``).
+_TYPE_KEYS: Final = (
+    "params_dtype", "compute_dtype", "param_init_type", "layernorm_compute_type", "softmax_compute_type",
+    "rotary_dtype", "embedding_init_type",
+)  # fmt: skip
+#: Sizes by their Hugging Face and mcore names, and the names that a legacy LlamaConfig reads.
+_SIZES: Final = {
+    "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads", "num_key_value_heads": "n_kv_heads",
+    "num_query_groups": "n_kv_heads", "ffn_hidden_size": "intermediate_size", "padded_vocab_size": "vocab_size",
+    "num_experts": "moe_config.expert_num", "n_routed_experts": "moe_config.expert_num",
+}  # fmt: skip
 _TRAINABLE: Final = ("qwen3", "qwen3_moe", "deepseek_v3", "telechat3", "telechat3_moe")
 
 
@@ -90,16 +108,29 @@ def _keys(v: View) -> Iterator[Finding]:
                 "; MindFormers stops." if name in strict else " and does nothing, or stops late."
             )
             yield v.finding((name, key), "unknown-key", why, nearest(key, known[name]))
-    kind = "legacy" if v.legacy else "mcore"
-    if v.legacy and v.model.get("type") != "LlamaConfig":
+    yield from _legacy_keys(v) if v.legacy else _mcore_keys(v)
+
+
+def _mcore_keys(v: View) -> Iterator[Finding]:
+    known = known_keys()["mcore"]
+    for key in v.model:
+        if key not in known and key not in UNREAL_NAMES:
+            why = f"model.model_config.{key} is not known; it is refused when the network is built."
+            yield v.finding(("model", "model_config", key), "unknown-key", why, nearest(key, known))
+
+
+def _legacy_keys(v: View) -> Iterator[Finding]:
+    """A legacy configuration class ignores what it does not know: a fault where it was meant to say a size."""
+    known = known_keys()["legacy"]
+    if v.model.get("type") != "LlamaConfig":
         return
     for key in v.model:
-        if key not in known[kind] and key not in UNREAL_NAMES:
-            what = "ignored" if v.legacy else "refused when the network is built"
-            path = ("model", "model_config", key)
-            yield v.finding(
-                path, "unknown-key", f"model.model_config.{key} is not known; it is {what}.", nearest(key, known[kind])
-            )
+        if key in known or key in UNREAL_NAMES:
+            continue
+        real = _SIZES.get(key, "") or meant(key, known)
+        if real and v.model.get(real) != v.model[key]:
+            why = f"model.model_config.{key} is not known; it is ignored."
+            yield v.finding(("model", "model_config", key), "unknown-key", why, f"Did you mean {real}?")
 
 
 def _unreal(v: View) -> Iterator[Finding]:
@@ -153,27 +184,21 @@ def _legacy_switch(v: View) -> Iterator[Finding]:
 
 
 def _numbers_as_text(v: View) -> Iterator[Finding]:
-    paths = (
-        ("optimizer", "eps"),
-        ("optimizer", "weight_decay"),
-        ("lr_schedule", "learning_rate"),
-        ("lr_schedule", "lr_end"),
-        ("model", "model_config", "rms_norm_eps"),
-        ("model", "model_config", "initializer_range"),
-    )
-    for path in paths:
-        value = v.section(*path[:-1]).get(path[-1])
-        if isinstance(value, str):
-            why = f"{'.'.join(path)} {value} is a text for YAML, not a number (a number with an exponent needs a dot)."
-            yield v.finding(path, "number-as-text", why, f"Write {_dotted(value)}.")
+    for section in _NUMERIC:
+        for key, value in v.section(*section).items():
+            if isinstance(value, str) and _NUMBER.fullmatch(value):
+                path = (*section, key)
+                quoted = "its quotes make it" if _WHOLE.fullmatch(value) else "a number with an exponent needs a dot"
+                why = f"{'.'.join(path)} {value} is a text for YAML, not a number ({quoted})."
+                yield v.finding(path, "number-as-text", why, f"Write {_dotted(value)}.")
     if not v.legacy:
         for key in ("hidden_dropout", "attention_dropout"):
             if key in v.model and not isinstance(v.model[key], float):
                 why = f"{key} {v.model[key]!r} is no float; the conversion refuses it."
                 yield v.finding(("model", "model_config", key), "dropout-type", why, "Write 0.0.")
-    for key in ("params_dtype", "compute_dtype", "param_init_type"):
+    for key in _TYPE_KEYS:
         value = v.model.get(key)
-        if isinstance(value, str) and value not in (*DTYPE_BYTES, "fp32", "fp16", "bf16"):
+        if isinstance(value, str) and value not in (*DTYPE_BYTES, *(() if v.legacy else ("fp32", "fp16", "bf16"))):
             why = f"{key} {value!r} is no data type."
             yield v.finding(("model", "model_config", key), "data-type", why, f"Legal: {', '.join(DTYPE_BYTES)}.")
 

@@ -15,7 +15,7 @@ _SCHEDULERS: Final = ("1f1b", "gpipe", "seqpipe", "seqvpp", "seqsmartvpp", "zero
 
 
 def _placement(v: View) -> Iterator[Finding]:
-    layers = v.size("num_hidden_layers", "num_layers")
+    layers = v.size("num_hidden_layers", "num_layers") + (v.size("mtp_depth") if v.legacy else 0)
     path = ("model", "model_config", "offset")
     if not layers:
         return
@@ -225,11 +225,11 @@ def _expert_ranks(v: View) -> tuple[int, str]:
 
 def _recompute(v: View) -> Iterator[Finding]:
     layers = v.size("num_hidden_layers", "num_layers")
-    for key in ("recompute", "select_recompute"):
+    for key in ("recompute", "select_recompute", "select_comm_recompute"):
         value = v.recompute.get(key)
         if value is None or isinstance(value, (bool, dict)):
             continue
-        if key == "select_recompute" and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        if key != "recompute" and isinstance(value, list) and all(isinstance(item, str) for item in value):
             continue
         try:
             counts = layout.layers_from_offset(v.model.get("offset", 0), layers or v.pp * v.vpp, v.pp, v.vpp)

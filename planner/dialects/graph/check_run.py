@@ -5,11 +5,10 @@ Legal values are those of MindFormers 1.9.0 (``core/context/validators.py``, ``t
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeGuard
 
-from planner.dialects.findings import Finding
+from planner.dialects.findings import Finding, known_classes, meant
 from planner.dialects.graph.view import View, count
 
 _RUN_MODES: Final = ("train", "finetune", "eval", "predict", "predict_with_train_model")
@@ -22,16 +21,13 @@ _BOOLS: Final = (
     ("parallel", "full_batch"), ("parallel", "gradients_mean"), ("parallel", "enable_parallel_optimizer"),
     ("parallel", "enable_alltoall"), ("parallel", "pipeline_config", "pipeline_interleave"),
 )  # fmt: skip
-#: Classes that are often misspelt.  Files may register their own, so only near misses are faults.
-_CLASSES: Final = {
-    "trainer": ("CausalLanguageModelingTrainer", "MultiModalToTextGenerationTrainer", "GeneralTaskTrainer"),
-    "optimizer": ("AdamW", "FusedAdamW", "PmaAdamW", "FusedPmaAdamW", "Came", "Muon", "AdamWeightDecay"),
-    "lr_schedule": (
-        "ConstantWarmUpLR", "LinearWithWarmUpLR", "CosineWithWarmUpLR", "CosineWithRestartsAndWarmUpLR",
-        "PolynomialWithWarmUpLR", "WarmUpStableDecayLR", "ConstantWithCoolDownLR",
-    ),
-    "runner_wrapper": ("MFTrainOneStepCell", "MFPipelineWithLossScaleCell"),
-}  # fmt: skip
+#: Where a file names a class, and of which kind.  Files may register their own, so only near misses are faults.
+_CLASSES: Final = (
+    (("trainer",), "trainer"), (("optimizer",), "optimizer"), (("lr_schedule",), "lr"),
+    (("runner_wrapper",), "wrapper"),
+    (("model", "arch"), "models"), (("model", "model_config"), "config"), (("train_dataset_task",), "dataset"),
+    (("train_dataset", "data_loader"), "dataset_loader"),
+)  # fmt: skip
 _HALF: Final = {"float16": "float16", "fp16": "float16", "bfloat16": "bfloat16", "bf16": "bfloat16"}
 
 
@@ -84,19 +80,28 @@ def _types(v: View) -> Iterator[Finding]:
 
 
 def _classes(v: View) -> Iterator[Finding]:
-    for section, known in _CLASSES.items():
-        name = v.section(section).get("type")
-        if not isinstance(name, str) or name in known:
+    callbacks = v.document.root.get("callbacks")
+    listed = [
+        (("callbacks", str(i)), "callback", one) for i, one in enumerate(callbacks or ()) if isinstance(one, dict)
+    ]
+    named = [(path, kind, v.section(*path)) for path, kind in _CLASSES]
+    for path, kind, section in (*named, *listed):
+        name, known = section.get("type"), known_classes()[kind]
+        if not isinstance(name, str) or name in known or "auto_register" in section:
             continue
-        meant = next((k for k in known if k.lower() == name.lower()), None)
-        near = difflib.get_close_matches(name, known, 1, 0.9) if len(name) > _SHORT else []
-        if meant or near:
-            why = f"there is no {section}.type {name}; MindFormers stops."
-            yield v.finding((section, "type"), "class-name", why, f"Did you mean {meant or near[0]}?")
+        real = meant(name, known)
+        if real:
+            why = f"there is no {'.'.join(path)}.type {name}; MindFormers stops."
+            yield v.finding((*path, "type"), "class-name", why, f"Did you mean {real}?")
 
 
-#: Names up to this length are near to too many others.
-_SHORT: Final = 12
+def _parallel_off(v: View) -> Iterator[Finding]:
+    product = v.dp * v.tp * v.pp * v.cp
+    if _training(v) and product > 1 and v.document.root.get("use_parallel", False) is False:
+        why = (
+            f"use_parallel is False: {product} devices train alone, unless --use_parallel True is given when it starts."
+        )
+        yield v.finding(("use_parallel",), "parallel-off", why, "Write use_parallel: True.")
 
 
 def _rates(v: View) -> Iterator[Finding]:
@@ -144,5 +149,5 @@ def _routing(v: View) -> Iterator[Finding]:
 
 
 RUN_RULES: Final[tuple[Callable[[View], Iterator[Finding]], ...]] = (
-    _modes, _levels, _types, _classes, _rates, _precision, _routing,
+    _modes, _parallel_off, _levels, _types, _classes, _rates, _precision, _routing,
 )  # fmt: skip

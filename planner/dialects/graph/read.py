@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.cost.strategies import Strategy
-from planner.dialects.graph import glm, layout, read_model
+from planner.dialects.graph import glm, layout, read_model, weights
 from planner.dialects.text.fields import Section
 from planner.dialects.text.yaml_read import Document
 from planner.errors import SpecError
@@ -50,12 +50,16 @@ class ReadResult:
         As far as the file determines them.
     unread : tuple of str
         Keys and settings that the records cannot hold or that were not understood, one line each.
+    unreliable : tuple of str
+        What was not read and decides the answer, one line each with the reason; see ``planner.dialects.weights``.
     dialect : str
         ``mindformers-mcore``, ``mindformers-legacy``, ``mindformers-pynative``, ``mindspeed`` or ``plan``.
     memory_limit_bytes : int or None
         Limit of the memory pool written in the file [bytes].
     hardware : str
         Hardware profile when the file names one, else empty.
+    per_node : int
+        Devices of a node, where a script says it; else 0.
     calibration : mapping
         Constants that a plan.json was priced with, see ``planner.cluster.kept``; empty for other files.
     """
@@ -64,9 +68,11 @@ class ReadResult:
     workload: Workload
     strategy: Strategy
     unread: tuple[str, ...] = ()
+    unreliable: tuple[str, ...] = ()
     dialect: str = ""
     memory_limit_bytes: int | None = None
     hardware: str = ""
+    per_node: int = 0
     calibration: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -79,8 +85,6 @@ def read_graph(document: Document) -> ReadResult:
         A section or key that is needed is missing or has an impossible value.
     """
     unread = [f"{'.'.join(path)}: given twice, the last one (line {line}) counts" for path, line in document.duplicates]
-    if "base_config" in document.root:
-        unread.append("base_config: other files are not followed")
     legacy = Section(document).flag("use_legacy", default=True)
     name = str(Section(document, "trainer").any("model_name") or Path(document.source).stem)
     if legacy:
@@ -90,12 +94,13 @@ def read_graph(document: Document) -> ReadResult:
         model = read_model.mcore_model(section, family, name, document.source)
     strategy = _strategy(document, section, model, unread, legacy=legacy)
     workload = _workload(document, section, strategy, legacy=legacy)
-    unread += section.unread(read_model.IGNORED)
+    found = weights.weigh(document, section, legacy=legacy, ignored=read_model.IGNORED)
     return ReadResult(
         model=model,
         workload=workload,
         strategy=strategy,
-        unread=tuple(unread),
+        unread=(*unread, *found.notes),
+        unreliable=found.reasons,
         dialect="mindformers-legacy" if legacy else "mindformers-mcore",
         memory_limit_bytes=_memory_limit(document),
     )
@@ -174,10 +179,8 @@ def _schedule(parallel: Section, vpp: int, *, legacy: bool) -> str:
 
 def _leftovers(document: Document, degrees: Section, parallel: Section, unread: list[str]) -> None:
     parallel.any("parallel_mode")
+    parallel.any("auto_pipeline")
     unread += degrees.unread(_IGNORED_PARALLEL_CONFIG) + parallel.unread(_IGNORED_PARALLEL)
-    swap = Section(document, "swap_config")
-    if swap.values.get("swap"):
-        unread.append("swap_config: activations on the host are not modelled")
 
 
 def _chunks(model_section: Section, parallel: Section, pp: int, unread: list[str]) -> int:

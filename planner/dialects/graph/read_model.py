@@ -71,6 +71,17 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, int]]] = {
         "n_routed_experts": 192,
     },
 }  # fmt: skip
+#: Legacy configuration classes whose network is Llama's, with defaults of their own (MindFormers 1.5.0,
+#: ``llama_config``, ``research/``: ``telechat_config``, ``internlm2_config``).
+LLAMA_CLASSES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "LlamaConfig": {},
+    "TelechatConfig": {"out_proj_has_bias": True, "res_dtype": "float32"},
+    "InternLM2Config": {"n_kv_heads": 8, "intermediate_size": 14336, "vocab_size": 92544},
+}
+#: And those whose network is GLM's (``glm2_config``, ``research/yizhao/yizhao_config``).
+GLM_CLASSES: Final = ("ChatGLM2Config", "YiZhaoConfig")
+#: Classes that MindFormers itself ships and the planner's figures were compared with.
+COMPARED: Final = ("LlamaConfig", "ChatGLM2Config")
 _MODEL_TYPES: Final = {"deepseekv3": "deepseek_v3", "deepseek3": "deepseek_v3"}
 
 
@@ -225,7 +236,7 @@ def _kinds(section: Section, layers: int, moe: Moe | None) -> tuple[LayerKind, .
 
 
 def legacy_model(document: Document, name: str, source: str) -> tuple[Section, Model]:
-    """Model of a legacy file with ``LlamaConfig`` or ``ChatGLM2Config``.
+    """Model of a legacy file of one of `LLAMA_CLASSES` or `GLM_CLASSES`.
 
     Raises
     ------
@@ -234,12 +245,15 @@ def legacy_model(document: Document, name: str, source: str) -> tuple[Section, M
     """
     section = Section(document, "model", "model_config")
     kind = section.text("type")
-    if kind == "ChatGLM2Config":
+    if kind in GLM_CLASSES:
         return section, _glm(section, name, source)
-    if kind != "LlamaConfig":
-        raise SpecError(
-            f"{section.where('type')} is {kind!r}; the legacy dialect is read for LlamaConfig and ChatGLM2Config."
-        )
+    if kind not in LLAMA_CLASSES:
+        legal = ", ".join((*LLAMA_CLASSES, *GLM_CLASSES))
+        raise SpecError(f"{section.where('type')} is {kind!r}; the legacy dialect is read for {legal}.")
+    for key, value in LLAMA_CLASSES[kind].items():
+        if section.values.get(key) is None:
+            section.values[key] = value
+        section.read.add(key)
     hidden = section.integer("hidden_size", default=4096, least=1)
     heads = section.integer("num_heads", default=32, least=1)
     layers = section.integer("num_layers", default=32, least=1)
@@ -257,7 +271,7 @@ def legacy_model(document: Document, name: str, source: str) -> tuple[Section, M
             head_dim=hidden // heads,
             v_head_dim=hidden // heads,
             qkv_bias=section.flag("qkv_has_bias", default=False),
-            output_bias=section.flag("attn_proj_has_bias", default=False),
+            output_bias=section.flag("attn_proj_has_bias", "out_proj_has_bias", default=False),
         ),
         layer_kinds=((MOE if moe else DENSE),) * layers,
         moe=moe,

@@ -8,9 +8,11 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from planner.dialects.findings import Finding, nearest
+from planner.dialects.findings import Finding, NotUnderstoodError, nearest
+from planner.dialects.launch.variables import VARIABLES, environment
 from planner.dialects.mindspeed.flags import real_names
-from planner.dialects.mindspeed.read import Flags, is_script, read_mindspeed
+from planner.dialects.mindspeed.given import Flags, is_script
+from planner.dialects.mindspeed.read import read_mindspeed
 from planner.dialects.mindspeed.rules import broken_rules
 from planner.dialects.text.shell_read import Word, words
 from planner.errors import PlannerError
@@ -20,11 +22,8 @@ MSRUN_OPTIONS: Final = frozenset(
     "--bind_core --bind_numa --sim_level --sim_rank_id --rank_table_file --worker_log_name --tail_worker_log "
     "--help".split()
 )
-#: Keys of MS_ALLOC_CONF in MindSpore's list of environment variables.
-_ALLOCATOR: Final = (
-    "enable_vmm", "vmm_align_size", "memory_tracker", "memory_tracker_path", "acl_allocator", "somas_whole_block",
-    "simple_tracker",
-)  # fmt: skip
+#: Programs and scripts of MindFormers and of the planner's own folders that start jobs.
+_STARTS: Final = frozenset("msrun msrun_launcher.sh run_mindformer.py launch.sh".split())
 #: What msrun's parser takes for options with a choice.
 _CHOICES: Final = {"--join": ("True", "False"), "--sim_level": ("0", "1", "2", "3")}
 _LAUNCHER_ARGUMENTS: Final = (1, 2, 6, 9)
@@ -33,9 +32,15 @@ _PROGRAM: Final = re.compile(r"\.py$")
 
 
 def check_shell(text: str, source: str, devices: int | None = None) -> list[Finding]:
-    """Faults of a shell script."""
+    """Faults of a shell script.
+
+    Raises
+    ------
+    NotUnderstoodError
+        No fault is found, and nothing that starts a job was understood either.
+    """
     found = words(text)
-    result = list(_environment(found, source))
+    result = list(environment(found, source))
     if "\r\n" in text:
         line = text.count("\n", 0, text.index("\r\n")) + 1
         why = "the lines end as on Windows; bash takes the carriage return as part of the last word."
@@ -45,41 +50,21 @@ def check_shell(text: str, source: str, devices: int | None = None) -> list[Find
     if any(word.text.rsplit("/", 1)[-1] == "msrun" for word in found):
         result += [*_msrun(found, source), *_simulated(found, source)]
     result += _launcher(text, source)
+    if not result and not _understood(text, found):
+        raise NotUnderstoodError(
+            f"{source} is not understood: no Megatron flags (--num-layers, --hidden-size), no msrun and no variable "
+            "that is known here. Name the file that holds the configuration."
+        )
     return sorted(result)
 
 
-def _environment(found: list[Word], source: str) -> Iterator[Finding]:
-    mindspore = any(w.text.rsplit("/", 1)[-1] in ("msrun", "run_mindformer.py") for w in found)
-    for word in found:
-        if mindspore and word.text.startswith("PYTORCH_NPU_ALLOC_CONF="):
-            yield Finding(
-                file=source,
-                line=word.line,
-                rule="torch-variable",
-                why="PYTORCH_NPU_ALLOC_CONF belongs to torch_npu; MindSpore does not read it.",
-                fix="Use MS_ALLOC_CONF, for instance enable_vmm:true.",
-            )
-        yield from _variable(word, source)
-
-
-def _variable(word: Word, source: str) -> Iterator[Finding]:
-    """Values of environment variables, where the script says them."""
-    name, _, value = word.text.partition("=")
-    if not value or "$" in value:
-        return
-    whole = value.isdecimal() and value.isascii()
-    if name == "HCCL_BUFFSIZE" and not (whole and int(value) >= 1):
-        why, fix = "HCCL_BUFFSIZE is a whole number of MB, at least 1.", "Use 200."
-        yield Finding(file=source, line=word.line, rule="hccl-buffer", why=why, fix=fix)
-    if name in ("HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT") and not whole:
-        why = f"{name} {value} is no whole number of seconds."
-        yield Finding(file=source, line=word.line, rule="hccl-timeout", why=why, fix="Write digits alone, e.g. 7200.")
-    if name == "MS_ALLOC_CONF":
-        for key in (part.partition(":")[0].strip() for part in value.split(",")):
-            near = difflib.get_close_matches(key, _ALLOCATOR, 1, 0.8)
-            if key not in _ALLOCATOR and near:
-                why = f"MS_ALLOC_CONF has no {key}."
-                yield Finding(file=source, line=word.line, rule="allocator", why=why, fix=f"Did you mean {near[0]}?")
+def _understood(text: str, found: list[Word]) -> bool:
+    """Whether a script starts a job in a way that is known, or is a list of variables of which some are known."""
+    names = {word.text.rsplit("/", 1)[-1] for word in found}
+    if is_script(text) or names & _STARTS:
+        return True
+    plain = all("=" in word.text or word.text in ("export", "set", "source", "-e") for word in found)
+    return plain and any(word.text.partition("=")[0] in VARIABLES for word in found)
 
 
 def _simulated(found: list[Word], source: str) -> Iterator[Finding]:
@@ -188,7 +173,8 @@ def _megatron(text: str, source: str, devices: int | None) -> Iterator[Finding]:
         read_mindspeed(text, source=source, devices=devices)
     except PlannerError as error:
         message = re.sub(r"^[^:]*(, line [0-9]+)?: ", "", str(error))
-        shell = "$" in message or "number of devices is not in the script" in message  # known when it runs
+        later = ("$", "number of devices is not in the script", "vocabulary comes from the tokenizer")
+        shell = any(sign in message for sign in later)  # known when it runs
         if not broken and not shell:
             line = next((n for f, n in flags.lines.items() if f in str(error)), 1)
             yield Finding(file=source, line=line, rule="layout", why=message, fix="See the message.")
@@ -205,6 +191,9 @@ def _spelling(text: str, flags: Flags) -> Iterator[Finding]:
         if meant:
             why = f"there is no {name}; the parser stops."
             yield Finding(file=flags.source, line=line, rule="unknown-flag", why=why, fix=f"Write {meant}.")
+    for word in flags.idle:
+        why = f"no command uses ${word.text}, so its flags do not take effect."
+        yield Finding(file=flags.source, line=word.line, rule="unused-flags", why=why, fix="Add it to the command.")
     for name, value, line in flags.stray:
         why = f"{name} is a switch and takes no value; {value!r} is refused."
         yield Finding(file=flags.source, line=line, rule="flag-value", why=why, fix="Remove the value.")

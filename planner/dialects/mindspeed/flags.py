@@ -1,8 +1,9 @@
 """Command-line flags of MindSpeed-LLM and Megatron-LM that are emitted or read, with the kind of value each takes.
 
 Names as in Megatron-LM core_v0.12.1 (``megatron/training/arguments.py``), which MindSpeed-LLM 26.0 follows, and in the
-argument modules of MindSpeed and MindSpeed-LLM.  ``data/megatron_flags.json`` pins where each is known from: extracted
-from published packages, or stated (`STATED`); a test holds this table against it.
+argument modules of MindSpeed and MindSpeed-LLM; values that any release up to MindSpeed-LLM's main branch of 2026-08
+takes are legal.  ``flags.json`` pins where each is known from: extracted from published packages, or stated (`STATED`);
+a test holds this table against it.  ``names.json`` lists the names that any of these releases defines.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ FLAGS: Final[dict[str, Flag]] = {
     **_flags("str", "num-layer-list noop-layers pipeline-num-transformer-layers swap-modules", "mindspeed"),
     **_choice(
         "context-parallel-algo", "megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo", "hybrid_adaptive_cp_algo",
-        "kvallgather_cp_algo", origin="mindspeed",
+        "kvallgather_cp_algo", "adaptive_cp_algo", "mamba_cp_algo", origin="mindspeed",
     ),
     **_flags("int", "ulysses-degree-in-cp cp-window-size swap-optimizer-times tp-x tp-y", "mindspeed"),
     **_flags(
@@ -85,7 +86,12 @@ FLAGS: Final[dict[str, Flag]] = {
         "v-head-dim num-experts moe-router-topk moe-ffn-hidden-size mtp-num-layers moe-router-num-groups "
         "moe-router-group-topk rotary-base moe-shared-expert-intermediate-size",
     ),
-    **_flags("int", "vocab-size moe-layer-freq", "published"),
+    **_flags("int", "vocab-size", "published"),
+    **_flags("str", "moe-layer-freq", "published"),
+    **_flags("float", "moe-expert-capacity-factor"),
+    **_flags("str", "pipeline-model-parallel-layout"),
+    **_flags("switch", "account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split"),
+    **_flags("switch", "moe-pad-expert-input-to-capacity"),
     **_flags("int", "padded-vocab-size first-k-dense-replace n-shared-experts", "mindspeed"),
     **_flags(
         "switch",
@@ -93,12 +99,18 @@ FLAGS: Final[dict[str, Flag]] = {
         "disable-bias-linear add-qkv-bias moe-grouped-gemm moe-router-enable-expert-bias",
     ),
     **_flags("switch", "norm-topk-prob shared-expert-gate", "published"),
+    **_flags("switch", "geglu gelu-tanh post-norm add-dense-bias", "mindspeed"),
     **_flags("switch", "use-rotary-position-embeddings use-mcore-models", "published"),
     **_choice("normalization", "LayerNorm", "RMSNorm"),
-    **_choice("position-embedding-type", "learned_absolute", "rope", "relative", "none"),
+    **_choice(
+        "position-embedding-type", "learned_absolute", "rope", "mrope", "yarn", "relative", "alibi", "deepseek4", "none"
+    ),
     **_choice("moe-token-dispatcher-type", "allgather", "alltoall", "flex", "alltoall_seq"),
-    **_choice("moe-router-load-balancing-type", "aux_loss", "seq_aux_loss", "sinkhorn", "none"),
-    **_choice("moe-router-score-function", "softmax", "sigmoid"),
+    **_choice(
+        "moe-router-load-balancing-type", "aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none",
+        "group_limited_greedy", "softmax_topk", "pai_megatron_aux_loss", "sparsemixer_topk", "noaux_tc",
+    ),
+    **_choice("moe-router-score-function", "softmax", "sigmoid", "sqrtsoftplus"),
     **_flags(
         "float",
         "norm-epsilon init-method-std attention-dropout hidden-dropout moe-aux-loss-coeff "
@@ -122,6 +134,22 @@ FLAGS: Final[dict[str, Flag]] = {
 }  # fmt: skip
 
 
+#: Older names of flags that MindSpeed and MindSpeed-LLM take over (``features_manager/arguments/deprecated_args.py``).
+ALIASES: Final = {
+    f"--{old}": f"--{new}"
+    for old, new in (
+        ("moe-intermediate-size", "moe-ffn-hidden-size"),
+        ("num-nextn-predict-layers", "mtp-num-layers"),
+        ("multi-head-latent-attention", "multi-latent-attention"),
+        ("qk-nope-head-dim", "qk-head-dim"),
+        ("qk-rope-head-dim", "qk-pos-emb-head-dim"),
+        ("n-group", "moe-router-num-groups"),
+        ("topk-group", "moe-router-group-topk"),
+        ("routed-scaling-factor", "moe-router-topk-scaling-factor"),
+    )
+}
+
+
 @functools.cache
 def pinned() -> dict[str, dict[str, dict[str, object]]]:
     """The pinned list: ``sources``, ``arguments``, ``fields`` and ``stated``."""
@@ -132,4 +160,12 @@ def pinned() -> dict[str, dict[str, dict[str, object]]]:
 
 def real_names() -> frozenset[str]:
     """Every flag that is known to exist, modelled or not."""
-    return frozenset(FLAGS) | frozenset(pinned()["arguments"])
+    return frozenset(FLAGS) | frozenset(pinned()["arguments"]) | frozenset(f"--{name}" for name in _released())
+
+
+@functools.cache
+def _released() -> frozenset[str]:
+    """Names that any release defines, without their hyphens in front."""
+    path = resources.files("planner.dialects.mindspeed") / "names.json"
+    body = json.loads(path.read_text(encoding="utf-8"))
+    return frozenset(name for source in body["sources"] for name in body[source].split())

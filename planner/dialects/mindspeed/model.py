@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from planner import frameworks
 from planner.dialects import traits
 from planner.model.records import DENSE, MOE, Model
 from planner.plan import Plan
@@ -36,7 +37,7 @@ def shape_flags(plan: Plan) -> list[Line]:
         ("--num-attention-heads", att.heads, ""),
         ("--seq-length", plan.workload.seq, ""),
         ("--max-position-embeddings", model.learned_positions or max(plan.workload.seq, model.max_seq), ""),
-        ("--padded-vocab-size", model.vocab, ""),
+        ("--padded-vocab-size", vocabulary(plan), f"{model.vocab} tokens" if vocabulary(plan) != model.vocab else ""),
         ("--make-vocab-size-divisible-by", 1, ""),
         ("--normalization", "LayerNorm" if model.norm_bias else "RMSNorm", ""),
         ("--norm-epsilon", own.norm_epsilon, f"from {own.source}"),
@@ -53,6 +54,11 @@ def shape_flags(plan: Plan) -> list[Line]:
     }
     lines += [(flag, None, "") for flag, on in switches.items() if on]
     return lines + _experts(model, own)
+
+
+def vocabulary(plan: Plan) -> int:
+    """Rows of the embedding, a multiple of tp."""
+    return frameworks.padded_vocab(frameworks.of_target("mindspeed", legacy=False), plan.model.vocab, plan.strategy.tp)
 
 
 def _positions(model: Model, base: float, source: str) -> list[Line]:

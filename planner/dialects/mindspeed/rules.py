@@ -192,9 +192,8 @@ def _tensor(a: Arguments) -> Iterator[Broken]:
             f"{tp} does not divide {a.number('--num-query-groups')} key/value heads.",
             "Use a divisor.",
         )
-    for name in ("--use-ascend-mc2", "--use-ascend-coc"):
-        if a.has(name) and tp == 1:
-            yield _conflict(name, "needs tensor parallelism", "Remove it.")
+    if a.has("--use-ascend-mc2") and tp == 1:
+        yield _conflict("--use-ascend-mc2", "needs tensor parallelism", "Remove it.")
     if a.has("--use-ascend-mc2") and a.has("--use-ascend-coc"):
         yield _conflict("--use-ascend-mc2", "and --use-ascend-coc exclude each other", "Keep one.")
     if a.has("--tp-2d") and a.has("--num-experts"):
@@ -246,6 +245,9 @@ def _pipeline(a: Arguments) -> Iterator[Broken]:
         "--decoder-first-pipeline-num-layers",
         "--decoder-last-pipeline-num-layers",
         "--pipeline-num-transformer-layers",
+        "--pipeline-model-parallel-layout",
+        "--account-for-embedding-in-pipeline-split",
+        "--account-for-loss-in-pipeline-split",
     )
     if not a.has(*uneven):
         if layers % pp:
@@ -372,8 +374,7 @@ def _routing(a: Arguments, experts: int, expert_tp: int) -> Iterator[Broken]:
     if not a.has("--disable-bias-linear"):
         yield _conflict("--num-experts", "needs --disable-bias-linear: experts have no bias", "Add it.")
     yield from _dispatcher(a, dispatcher, expert_tp)
-    if a.has("--moe-router-enable-expert-bias") and a.text("--moe-router-score-function", "softmax") != "sigmoid":
-        yield _conflict("--moe-router-enable-expert-bias", "needs --moe-router-score-function sigmoid", "Set it.")
+    yield from _capacity(a, dispatcher)
     if a.has("--moe-router-group-topk"):
         groups = a.number("--moe-router-num-groups")
         if experts % groups or a.number("--moe-router-group-topk") > groups:
@@ -387,6 +388,21 @@ def _routing(a: Arguments, experts: int, expert_tp: int) -> Iterator[Broken]:
             yield _conflict("--moe-fb-overlap", "needs no pipeline, a virtual pipeline or dualpipev", "Remove it.")
         if dispatcher == "alltoall_seq":
             yield _conflict("--moe-fb-overlap", "is refused with alltoall_seq", "Use alltoall.")
+
+
+def _capacity(a: Arguments, dispatcher: str) -> Iterator[Broken]:
+    """Places for tokens at each expert (``TransformerConfig.__post_init__``); a negative factor switches them off."""
+    flag = "--moe-expert-capacity-factor"
+    if a.has("--moe-pad-expert-input-to-capacity") and not a.has(flag):
+        yield _conflict("--moe-pad-expert-input-to-capacity", f"needs {flag}", "Set it.")
+    if not a.has(flag) or a.real(flag) < 0:
+        return
+    if dispatcher == "allgather":
+        default = "" if a.has("--moe-token-dispatcher-type") else ", the default"
+        yield _conflict(flag, f"is refused with --moe-token-dispatcher-type {dispatcher}{default}", "Use alltoall.")
+    balancing = a.text("--moe-router-load-balancing-type", "aux_loss")
+    if balancing not in ("aux_loss", "seq_aux_loss", "none"):
+        yield _conflict(flag, f"is refused with --moe-router-load-balancing-type {balancing}", "Use aux_loss or none.")
 
 
 def _recompute(a: Arguments) -> Iterator[Broken]:

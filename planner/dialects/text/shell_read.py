@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,20 +37,37 @@ def words(text: str) -> list[Word]:
     """
     variables: dict[str, str] = {}
     result: list[Word] = []
-    for raw in _raw_words(text):
-        expanded = _expand(raw.text, variables)
-        found = _ASSIGNMENT.fullmatch(expanded)
-        unknown = "$(" in expanded  # what a command prints is not known
-        if found and not unknown and not expanded.startswith("-"):
-            variables[found[1]] = found[2]
-        pieces = [expanded] if unknown else expanded.split() or [expanded]
-        result += [Word(piece, raw.line) for piece in pieces]
+    for raw in tokens(text):
+        if isinstance(raw, Word):
+            found = assignment(raw.text, variables)
+            if found:
+                variables[found[0]] = found[1]
+            result += pieces(raw, variables)
     return result
 
 
-def _raw_words(text: str) -> list[Word]:
-    """Split like a shell, keeping ``$`` expressions as they stand."""
-    result: list[Word] = []
+def assignment(text: str, variables: Mapping[str, str]) -> tuple[str, str] | None:
+    """Name and value of an assignment whose value is known; what a command prints is not."""
+    expanded = expand(text, variables)
+    found = _ASSIGNMENT.fullmatch(expanded)
+    if not found or "$(" in expanded or expanded.startswith("-"):
+        return None
+    return found[1], found[2].replace("\n", " ")
+
+
+def pieces(word: Word, variables: Mapping[str, str]) -> list[Word]:
+    """A raw word with variables put in, split at spaces; each piece with its own line."""
+    expanded = expand(word.text, variables)
+    if "$(" in expanded or not expanded.strip():
+        return [Word(expanded, word.line)]
+    return [
+        Word(piece[0], word.line + expanded.count("\n", 0, piece.start())) for piece in re.finditer(r"\S+", expanded)
+    ]
+
+
+def tokens(text: str) -> list[Word | str]:
+    """Split like a shell, keeping ``$`` expressions as they stand; what ends a command or opens a bracket is a str."""
+    result: list[Word | str] = []
     current: list[str] = []
     line, start, position, open_word = 1, 1, 0, False
 
@@ -73,6 +90,8 @@ def _raw_words(text: str) -> list[Word]:
             continue
         if end is None and (char.isspace() or char in ";()|&"):
             flush()
+            if not char.isspace() or char == "\n":
+                result.append(char)
             line += char == "\n"
             position += 1
             continue
@@ -123,11 +142,13 @@ def _bracket_end(text: str, position: int) -> int:
 
 def _inside(piece: str) -> str:
     if piece[0] in "'\"" and len(piece) >= 2:
-        return piece[1:-1].replace("\\\n", " ")
+        return piece[1:-1].replace("\\\n", "\n")
     return piece
 
 
-def _expand(text: str, variables: dict[str, str]) -> str:
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Text with the values of plain variables and sums of whole numbers put in."""
+
     def value(match: re.Match[str]) -> str:
         if match["sum"] is not None:
             return _arithmetic(match["sum"], variables) or match[0]
@@ -144,7 +165,7 @@ def _expand(text: str, variables: dict[str, str]) -> str:
     return text
 
 
-def _arithmetic(expression: str, variables: dict[str, str]) -> str:
+def _arithmetic(expression: str, variables: Mapping[str, str]) -> str:
     filled = re.sub(rf"\$?\{{?({_NAME})\}}?", lambda m: variables.get(m[1], m[1]), expression)
     try:
         return str(_evaluated(ast.parse(filled.strip(), mode="eval").body))

@@ -204,6 +204,7 @@ def main() -> None:
     """Run the job named by the only argument."""
     with open(sys.argv[1], encoding="utf-8") as file:  # noqa: PTH123
         job = json.load(file)
+    operators.end_with_parent()
     operators.go_first()
     operators.use_device(job["device"])
     bench = Bench(job)
