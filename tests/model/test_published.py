@@ -2,7 +2,8 @@
 
 ``checked``: ``both`` config and count were seen at ``config_source`` and ``count_source``; ``count`` the publisher's
 figure was seen, the sizes were not (a slip in them shows only beyond the rounding); ``config`` the sizes were seen,
-no figure was (``config_source`` names a size that was not): its ``counted`` is what the planner computes, a golden number and no publisher's.
+no figure was: its ``counted`` is what the planner computes, a golden number and no publisher's. ``config_source`` names
+a size that was not seen among others that were.
 ``published`` is the figure as it was seen, ``exact`` one seen to the unit, ``active`` the publisher's active
 parameters; some leave the embedding out (``active_without: embedding``) or both tables (``tables``, likewise
 ``published_without``). Selection biases of routers are counted unless ``trainable``.
