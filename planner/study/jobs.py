@@ -40,6 +40,8 @@ OF_WORKLOAD: Final[Mapping[str, tuple[str, ...]]] = {
     "switches": ("switches",),
 }
 HARDWARE: Final = "hardware"
+CALIBRATION: Final = "calibration"
+LIMIT: Final = "memory limit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +107,21 @@ def differing(before: Job, after: Job) -> dict[str, str]:
     }
     if one.cluster.hardware.name != other.cluster.hardware.name:
         found[HARDWARE] = f"{one.cluster.hardware.name} -> {other.cluster.hardware.name}"
+    elif one.workload.framework == other.workload.framework and _values(one) != _values(other):
+        found[CALIBRATION] = f"{one.calibration.name} -> {other.calibration.name}, other constants"
+    if HARDWARE not in found and one.limit != other.limit:
+        found[LIMIT] = f"{format_bytes(one.limit)} -> {format_bytes(other.limit)}"
     for name, fields in OF_STRATEGY.items():
         words = _words(before.strategy, after.strategy, fields)
         if words:
             found[name] = words
     following = _following(before, after, found)
     return {name: words for name, words in found.items() if name not in following}
+
+
+def _values(request: Request) -> dict[str, float]:
+    """What a calibration says, without where it comes from."""
+    return {key: constant.value for key, constant in request.calibration.constants.items()}
 
 
 def _shape(model: Model) -> Model:
@@ -152,13 +163,15 @@ def mixed(before: Job, after: Job, names: Collection[str]) -> Job:
     whole = next(
         (
             job.request
-            for job in (before, after)
+            for job in ((after, before) if CALIBRATION in names else (before, after))
             if job.request.cluster.hardware == hardware and job.request.workload.framework == workload.framework
         ),
         None,
     )
     calibration = whole.calibration if whole else clusters.calibration(hardware, workload.framework)
     limit = whole.limit_bytes if whole else None
+    if HARDWARE not in names and before.request.cluster.hardware == hardware:
+        limit = (after if LIMIT in names else before).request.limit_bytes
     fields = [field for name in names for field in OF_STRATEGY.get(name, ())]
     wanted = {f: getattr(after.strategy, f) for f in fields}
     devices = _product(before.strategy, wanted)

@@ -88,6 +88,19 @@ def test_what_cannot_run_has_no_seconds_and_says_why(job: Job) -> None:
     assert any("GiB" in each.alone.why for each in found.variables)
 
 
+def test_other_limits_and_constants_are_variables(job: Job) -> None:
+    constants = job.request.calibration.constants
+    slower = replace(constants["matmul_efficiency"], value=0.5 * constants["matmul_efficiency"].value)
+    calibration = replace(job.request.calibration, constants={**constants, "matmul_efficiency": slower})
+    other = replace(job, request=replace(job.request, calibration=calibration, limit_bytes=50 * 2**30))
+    found = compare(job, other)
+    assert {each.name for each in found.variables} == {"calibration", "memory limit"}
+    gains = {each.name: each.alone_s for each in found.variables}
+    assert gains["memory limit"] == 0.0
+    assert gains["calibration"] == found.together_s
+    assert (found.together_s or 0) < 0
+
+
 def test_different_models_are_no_two_jobs(job: Job) -> None:
     request = request_for("8B", 32, seq=4096, global_batch=128)
     with pytest.raises(SpecError, match="different models"):
