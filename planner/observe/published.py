@@ -413,7 +413,7 @@ def _unfused(row: dict[str, str]) -> bool:
     Rows that say nothing: published GPT-2, GPT-NeoX, GPT-J and OPT code has no fused attention, nor have V100 cards,
     nor did attention with sinks (GPT-OSS) have a fused kernel when its row was reported.
     """
-    if row.get("attention"):
+    if row.get("attention") in {"flash", "unfused"}:
         return row["attention"] == "unfused"
     said = row.get("flash_attention")
     if said in {"0", "1"} or "attn_kernel" in row:
