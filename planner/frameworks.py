@@ -139,6 +139,12 @@ class Framework:
     written_levels: tuple[int, ...] = ()
     tensors: TensorLayout
     memory_compared: bool = True
+
+    @property
+    def pool_limited(self) -> bool:
+        """The pool has a configured limit (MindSpore's ``max_device_memory``); False: it grows to the card's end."""
+        return self.tensors in {"mcore", "legacy", "pynative"}
+
     sharded_weights: bool = False
     master_copies: bool
     expert_parts: Literal["whole", "tp", "any"] = "whole"

@@ -153,7 +153,7 @@ def reference_paths() -> tuple[Path, ...]:
     """Recorded references: beside the calibrations of an installed package, or in a source tree."""
     calibration = data_directory("calibration")
     folders = (calibration, calibration / "dryrun", calibration / "measurements")
-    names = ("grid.csv", "simulator-rows.csv", "memory-cases.csv")
+    names = ("grid.csv", "simulator-rows.csv", "memory-cases.csv", "sweep-memory.csv")
     paths = tuple(next((f / name for f in folders if (f / name).is_file()), None) for name in names)
     present = tuple(path for path in paths if path is not None)
     if not present:
@@ -239,7 +239,7 @@ def _score_cases(rows: Sequence[TruthRow]) -> Accuracy:
         ),
         _errors("measured peaks of memory cases", [_peak_score(row) for row in peaks if not _is_reserved(row)]),
         _family_out(_errors("reserved peaks of memory cases", [_reserved(row) for row in peaks if _is_reserved(row)])),
-        _verdicts("fits and out of memory", [row for row in usable if row.observed in {"fits", "oom"}]),
+        *_verdict_groups([row for row in usable if row.observed in {"fits", "oom"}]),
     ]
     return Accuracy(groups=tuple(group for group in groups if group.n), skipped=skipped)
 
@@ -315,6 +315,22 @@ def _family_out(group: GroupScore) -> GroupScore:
 
 
 # -------------------------------------------------------------------------------------------------------- verdicts
+
+
+#: Words of the source of cells that belong to a sweep of layouts.
+_SWEEPS: Final = "published sheets"
+
+
+def _verdict_groups(rows: Sequence[TruthRow]) -> list[GroupScore]:
+    """Verdicts of single reports, and of sweeps, whose rules were read from their own cells."""
+    sweeps = [row for row in rows if _SWEEPS in row.source]
+    return [
+        _verdicts("fits and out of memory", [row for row in rows if _SWEEPS not in row.source]),
+        replace(
+            _verdicts("sweeps, fits and out of memory", sweeps),
+            about="16-bit gradients and whole logits of the trainer are concluded from these cells",
+        ),
+    ]
 
 
 def _verdicts(name: str, rows: Sequence[TruthRow]) -> GroupScore:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner import limits
@@ -52,7 +53,7 @@ def request_from(model: ModelOptions, cluster: ClusterOptions, workload: Workloa
 
     shape = model_from(model)
     profile = load.hardware(cluster.hardware or load.DEFAULT_HARDWARE)
-    return inputs.request_for(
+    request = inputs.request_for(
         shape,
         profile.devices_per_node if cards is None else cards,
         profile,
@@ -64,6 +65,7 @@ def request_from(model: ModelOptions, cluster: ClusterOptions, workload: Workloa
         max_memory=memory_from(cluster),
         calibration=workload.calibration,
     )
+    return replace(request, fit_probability=probability_from(cluster))
 
 
 def file_from(
@@ -123,6 +125,17 @@ def cards_from(text: str | None) -> int:
 def memory_from(cluster: ClusterOptions) -> int | None:
     """Limit of one card [bytes], if given."""
     return None if cluster.max_memory is None else parse.memory(cluster.max_memory)
+
+
+def probability_from(cluster: ClusterOptions) -> float | None:
+    """How likely plans must fit, if given."""
+    text = cluster.fit_probability
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise SpecError(f"--fit-probability {text} is not a number from 0.5 to 0.999.") from None
 
 
 def _batch(workload: WorkloadOptions) -> int | None:

@@ -66,6 +66,12 @@ class ClusterOptions:
 
     hardware: str | None = opt("--hardware", CLUSTER_PANEL, "Profile name or YAML file (default: 910b3).", "NAME")
     max_memory: str | None = opt("--max-memory", CLUSTER_PANEL, "Limit of one card instead of the profile's.", "54GB")
+    fit_probability: str | None = opt(
+        "--fit-probability",
+        CLUSTER_PANEL,
+        "How likely plans must fit, 0.5 to 0.999 (default: 0.95 where the pool has no limit).",
+        "P",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

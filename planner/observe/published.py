@@ -399,6 +399,7 @@ def _workload(
     grads = half if half == "float16" and "fp32" not in row.get("grad_dtype", "") else "float32"
     if re.search(r"InternEvo|MosaicML", row["framework"]):
         grads = half  # reduced in the type of the parameters
+    grads = row.get("grads_dtype") or grads
     bf16_states = "bf16 states" in row.get("optimizer", "")
     return Workload(
         seq=seq, global_batch=max(1, cell.get("gbs", 0) or 1), params_dtype=params, compute_dtype=half,
@@ -414,6 +415,8 @@ def _unfused(row: dict[str, str]) -> bool:
     Rows that say nothing: published GPT-2, GPT-NeoX, GPT-J and OPT code has no fused attention, nor have V100 cards,
     nor did attention with sinks (GPT-OSS) have a fused kernel when its row was reported.
     """
+    if row.get("attention") in {"flash", "unfused"}:
+        return row["attention"] == "unfused"
     said = row.get("flash_attention")
     if said in {"0", "1"} or "attn_kernel" in row:
         return said == "0" or "unfused" in row.get("attn_kernel", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from planner.accuracy import memory as of_memory
 from planner.accuracy.time import Accuracy, GroupScore
@@ -96,6 +96,8 @@ _MEMORY_LEGEND = (
     "agree with the report (fits, or out of memory). left out: none where nothing is fitted, the model lists tensors; "
     "family: the pool's fragmentation is fitted, and each row judged by a fit without its own model family."
 )
+#: Wrong verdicts up to which a group names each.
+_NAMED_WRONG: Final = 12
 _VERDICTS = {"fits": "reported to fit", "oom": "reported out of memory"}
 
 
@@ -120,11 +122,13 @@ def _verdict_lines(group: of_memory.GroupScore) -> list[str]:
         return []
     counts = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in group.confusion.items())
     lines = ["", *wrapped(f"{group.name}: {counts}", "  ")]
-    for row in group.rows:
+    for row in group.rows if len(group.wrong) <= _NAMED_WRONG else ():
         if row.case_id in group.wrong:
             figures = f"predicted {format_bytes(row.predicted_bytes)} of {format_bytes(row.reference_bytes)}"
             because = f"; {row.reason}" if row.reason else ""
             lines += wrapped(f"  wrong: {row.case_id}, {_VERDICTS[row.note]}, {figures}{because}", "    ")
+    if len(group.wrong) > _NAMED_WRONG:
+        lines += wrapped(f"  wrong: {len(group.wrong)} rows, named by --json", "    ")
     return lines
 
 

@@ -233,6 +233,7 @@ def estimate_fields(answer: Estimate, request: Request) -> dict[str, Any]:
         "fits": answer.fits,
         "peak_gib": gib(answer.peak_bytes),
         "limit_gib": gib(answer.limit_bytes),
+        "fit_probability": round(request.room.probability(answer.peak_bytes), 3),
         "heaviest_stage": answer.stage_peak_bytes.index(max(answer.stage_peak_bytes)),
         "stages": [_stage(answer, stage) for stage in range(len(answer.stage_peak_bytes))],
         "speed": _speed(answer) if answer.fits else None,

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from planner.cluster.records import Calibration, Cluster
 from planner.cost.memory.rules import selective_saves
+from planner.cost.memory.verdict import GIB, Room, check_probability, growing, planned
 from planner.errors import SpecError
 from planner.legality.apply import Context
 from planner.model.records import Model, Workload
@@ -16,6 +17,12 @@ from planner.units import KIB
 Objective = Literal["time", "cards", "memory"]
 Balance = Literal["none", "fast", "exact"]
 Recompute = Literal["auto", "none", "selective", "full"]
+
+#: How likely a plan must fit where an allocator grows as it likes.
+FIT_PROBABILITY: Final = 0.95
+#: Cards from which MindFormers' documentation advises 54 GB of 64 for the pool instead of 58, and that pool [bytes].
+MANY_CARDS: Final = 1000
+MANY_CARDS_POOL_BYTES: Final = 54.0 * GIB
 
 OBJECTIVES: Final = ("time", "cards", "memory")
 BALANCES: Final = ("none", "fast", "exact")
@@ -31,7 +38,10 @@ class Request:
     Attributes
     ----------
     limit_bytes : float, optional
-        Memory a stage may use [bytes]; default: the device's usable memory.
+        Memory a stage may use [bytes], taken as it is; default: what the device's room leaves (`limit`).
+    fit_probability : float, optional
+        How likely a plan must fit, 0.5 to 0.999.  Default: 0.95 where an allocator grows without a limit of its own;
+        a planned pool (MindSpore graph mode) is filled to its configured limit.
     batch_follows : bool
         The global batch is the default one, which follows the number of devices; else it was asked for.
     pins : mapping of str to collection
@@ -58,6 +68,7 @@ class Request:
     calibration: Calibration
     limit_bytes: float | None = None
     batch_follows: bool = False
+    fit_probability: float | None = None
     pins: Pins = field(default_factory=dict)
     objective: Objective = "time"
     recompute: Recompute = "auto"
@@ -76,6 +87,8 @@ class Request:
             raise SpecError(f"recompute={self.recompute!r} is not known; legal: {', '.join(RECOMPUTE)}.")
         if self.limit_bytes is not None and self.limit_bytes <= 0:
             raise SpecError(f"memory limit {self.limit_bytes} must be positive.")
+        if self.fit_probability is not None:
+            check_probability(self.fit_probability)
 
     @property
     def context(self) -> Context:
@@ -97,9 +110,25 @@ class Request:
         return dict(self.pins) | {"selective": (only and self.recompute == "auto",)}
 
     @property
+    def room(self) -> Room:
+        """What the device offers to this framework."""
+        device = self.cluster.hardware.device
+        if device.vendor != "cpu" and not self.workload.runs_on.pool_limited:
+            return growing(float(device.visible_bytes if self.limit_bytes is None else self.limit_bytes))
+        usable = float(device.usable_bytes)
+        if self.cluster.devices >= MANY_CARDS:
+            usable = min(usable, MANY_CARDS_POOL_BYTES)
+        return planned(usable if self.limit_bytes is None else self.limit_bytes)
+
+    @property
     def limit(self) -> float:
-        """Memory a stage may use [bytes]."""
-        return float(self.cluster.hardware.device.usable_bytes if self.limit_bytes is None else self.limit_bytes)
+        """Memory that a stage's predicted peak may reach [bytes]."""
+        room = self.room
+        if self.fit_probability is not None:
+            return room.peak_bytes(self.fit_probability)
+        if self.limit_bytes is not None or not room.context_bytes:
+            return room.limit_bytes
+        return room.peak_bytes(FIT_PROBABILITY)
 
     def on(self, devices: int) -> Request:
         """The same request on another number of devices; a global batch that nobody asked for is that number's."""

@@ -128,7 +128,8 @@ def test_verdicts(accuracy: Accuracy):
 def test_verdicts_are_cross_validated_and_say_so(accuracy: Accuracy, monkeypatch: pytest.MonkeyPatch):
     """Each row is judged by the fragmentation of the other family; the fit of all runs judges the same way."""
     fitted = {group.name for group in accuracy.groups if group.fitted}
-    assert fitted == {"fits and out of memory", "reserved peaks of memory cases", "reserved of allocated B200"}
+    verdicts = {"fits and out of memory", "sweeps, fits and out of memory"}
+    assert fitted == verdicts | {"reserved peaks of memory cases", "reserved of allocated B200"}
     assert all((group.left_out == "family") == group.fitted for group in accuracy.groups)
     rows = {row.case_id: row for row in read_memory_cases(TRUTH / "memory-cases.csv")}
     llama = rows["S18"]
@@ -297,3 +298,12 @@ def test_reasons_belong_to_the_published_rows_only(tmp_path: Path):
     (verdicts,) = [group for group in score(path).groups if group.confusion]
     assert verdicts.wrong == ("F17",)
     assert [row.reason for row in verdicts.rows] == [""]
+
+
+def test_sweep_verdicts(accuracy: Accuracy):
+    """Of 687 cells of layout sweeps at least 85 % that ran out of memory and 93 % that ran are called right."""
+    counts = accuracy.group("sweeps, fits and out of memory").confusion
+    ran, out = counts["fits_as_fits"] + counts["fits_as_oom"], counts["oom_as_oom"] + counts["oom_as_fits"]
+    assert (ran, out) == (275, 412)
+    assert counts["fits_as_fits"] >= 0.93 * ran
+    assert counts["oom_as_oom"] >= 0.85 * out

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from planner.cost.memory.rules import MemoryRules, bytes_of
-from planner.cost.memory.tensors import EndTensors, LayerTensors, Tensor
+from planner.cost.memory.tensors import EndTensors, LayerTensors, Split, Tensor
 from planner.model.operators import gemms
 from planner.model.records import DENSE, LayerKind, Model, Workload
 
@@ -53,6 +53,8 @@ def layer_tensors(model: Model, workload: Workload, kind: LayerKind, rules: Memo
     if not workload.flash_attention:
         scores = Tensor("gradients of scores", 2.0 * model.attention.heads * workload.seq, "tensor", width)
         backward = (*backward, scores)
+    if rules.eager_norms:
+        norms = (*norms, Tensor("norm inputs in float32", float(model.norms_per_layer) * hidden, "sequence", _FLOAT))
     kept = norms + _attention(model, workload) + _mlp(model, width, kind, rules)
     if rules.layout == "fsdp":
         kept = tuple(replace(tensor, selective=tensor.name in _SAVED) for tensor in kept)
@@ -158,8 +160,9 @@ def end_tensors(model: Model, workload: Workload, rules: MemoryRules) -> EndTens
         Tensor("final norm input", hidden, "sequence", width),
         Tensor("final norm output", hidden, "sequence", width),
     )
-    logits = Tensor("logits", vocab, "tensor", width)
-    floats = Tensor("logits in float32 and their like", rules.loss_copies * vocab, "tensor", _FLOAT)
+    split: Split = "whole" if rules.gathered_logits else "tensor"
+    logits = Tensor("logits", vocab, split, width)
+    floats = Tensor("logits in float32 and their like", rules.loss_copies * vocab, split, _FLOAT)
     gradients = (
         Tensor("gathered head input", hidden, "whole", width),
         Tensor("gradient of head input", hidden, "whole", width),

@@ -35,6 +35,11 @@ class MemoryRules:
         float32 tensors of the logits' shape alive at an unfused loss.
     reuse_master : bool
         16-bit parameters share storage with their float32 copy, which then costs 2 bytes (MindSpeed).
+    gathered_logits : bool
+        Every rank of a tensor-parallel group holds the logits of the whole vocabulary at the loss (Megatron's
+        ``parallel_output=False``, and trainers whose loss is PyTorch's own).
+    eager_norms : bool
+        A norm is made of single operators: it keeps its input in float32, and its result before the weight.
     gradient_placeholders : bool
         An unused 16-bit tensor of every weight shape is kept for autograd (Transformer Engine with gradient
         accumulation fused into the weight-gradient product).
@@ -84,6 +89,8 @@ class MemoryRules:
     fused_cross_entropy: bool = False
     loss_copies: float = 1.0
     reuse_master: bool = False
+    gathered_logits: bool = False
+    eager_norms: bool = False
     gradient_placeholders: bool = False
     workspace_bytes: float = 0.0
     compressed_mask: bool = True
@@ -129,6 +136,10 @@ SWITCHES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "fsdp": _FSDP,
         # the same under DeepSpeed, with its reduction bucket (5e8 16-bit elements by default)
         "deepspeed": {**_FSDP, "workspace_bytes": 1e9},
+        "gathered-logits": {"gathered_logits": True, "fused_cross_entropy": False, "loss_copies": 3.0},
+        "eager-norms": {"eager_norms": True},
+        # operators of plain PyTorch instead of Transformer Engine's
+        "plain-operators": {"gradient_placeholders": False, "fused_swiglu": False, "workspace_bytes": 0.0},
         "fused-cross-entropy": {"fused_cross_entropy": True},
         "unfused-cross-entropy": {"fused_cross_entropy": False},
         "reuse-fp32-param": {"reuse_master": True},
