@@ -114,7 +114,8 @@ class Request:
         """What the device offers to this framework."""
         device = self.cluster.hardware.device
         if device.vendor != "cpu" and not self.workload.runs_on.pool_limited:
-            return growing(float(device.visible_bytes if self.limit_bytes is None else self.limit_bytes))
+            charged = None if self.fit_probability is None else self.limit_bytes  # a limit as it is: judged by the card
+            return growing(float(device.visible_bytes if charged is None else charged))
         usable = float(device.usable_bytes)
         if self.cluster.devices >= MANY_CARDS:
             usable = min(usable, MANY_CARDS_POOL_BYTES)
@@ -126,7 +127,9 @@ class Request:
         room = self.room
         if self.fit_probability is not None:
             return room.peak_bytes(self.fit_probability)
-        if self.limit_bytes is not None or not room.context_bytes:
+        if self.limit_bytes is not None:
+            return float(self.limit_bytes)
+        if not room.context_bytes:
             return room.limit_bytes
         return room.peak_bytes(FIT_PROBABILITY)
 
