@@ -31,7 +31,7 @@ from planner.plan import Plan
 #: Flags of a MindSpeed script that say how to split the work; those that a new strategy does not need are removed.
 _STRATEGY_FLAGS = (
     "tensor-model-parallel-size pipeline-model-parallel-size num-layers-per-virtual-pipeline-stage "
-    "num-layer-list sequence-parallel context-parallel-size context-parallel-algo ulysses-degree-in-cp "
+    "num-layer-list sequence-parallel use-ascend-mc2 context-parallel-size context-parallel-algo ulysses-degree-in-cp "
     "expert-model-parallel-size expert-tensor-parallel-size moe-tp-extend-ep use-distributed-optimizer swap-optimizer "
     "micro-batch-size global-batch-size recompute-granularity recompute-method recompute-num-layers "
     "recompute-activation-function recompute-activation-function-num-layers "

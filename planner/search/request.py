@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -126,12 +127,12 @@ class Request:
         """Memory that a stage's predicted peak may reach [bytes]."""
         room = self.room
         if self.fit_probability is not None:
-            return room.peak_bytes(self.fit_probability)
+            return float(math.floor(room.peak_bytes(self.fit_probability)))
         if self.limit_bytes is not None:
             return float(self.limit_bytes)
         if not room.context_bytes:
             return room.limit_bytes
-        return room.peak_bytes(FIT_PROBABILITY)
+        return float(math.floor(room.peak_bytes(FIT_PROBABILITY)))
 
     def on(self, devices: int) -> Request:
         """The same request on another number of devices; a global batch that nobody asked for is that number's."""
