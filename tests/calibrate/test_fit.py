@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from planner.calibrate.calibration_files import remake
 from planner.calibrate.cases import read_cases, truth_paths
@@ -173,8 +174,10 @@ def test_shipped_calibrations_are_what_the_data_give(remade: Path) -> None:
         new = calibration_file(remade / name, device, framework)
         old = calibration(device, framework, new.generation)
         assert new.rows == old.rows
-        for key, constant in new.constants.items():
-            assert old.constants[key].value == pytest.approx(constant.value, rel=0.01), (name, key)
+        own = yaml.safe_load((remade / name).read_text(encoding="utf-8"))["constants"]
+        assert set(own) == set(yaml.safe_load((shipped / name).read_text(encoding="utf-8"))["constants"])
+        for key in own:  # what the file leaves out is completed elsewhere
+            assert old.constants[key].value == pytest.approx(new.constants[key].value, rel=0.01), (name, key)
         assert new.residual_log_p10 == pytest.approx(old.residual_log_p10, abs=0.01)
         assert new.residual_log_p90 == pytest.approx(old.residual_log_p90, abs=0.01)
 
