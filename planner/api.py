@@ -154,7 +154,7 @@ def estimate(
     --------
     >>> answer = estimate("70B", tp=8, pp=4, dp=2, seq=4096, global_batch=128)
     >>> answer.strategy.layers_per_stage
-    (20, 20, 20, 20)
+    (20, 21, 20, 19)
     """
     if strategy is not None and degrees:
         raise SpecError(f"give a whole strategy or its degrees, not both; found {', '.join(degrees)}.")
