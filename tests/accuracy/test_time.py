@@ -92,7 +92,7 @@ def test_size_families(sweep: list[TimeCase]) -> None:
 def test_dense_rows_of_a2(scored: Accuracy) -> None:
     for left_out, mape in (("shape", 8.8), ("release", 9.4)):
         group = scored.group("Ascend A2 dense", left_out)
-        assert group.n == 61
+        assert group.n == 65
         assert group.cross_validated
         assert group.mape_percent <= mape
         assert group.p90_abs_percent <= 18.0
@@ -108,7 +108,7 @@ def test_dense_rows_of_a2(scored: Accuracy) -> None:
         assert group.regret_percent is not None
         assert group.regret_percent <= 5.0
     everything = scored.group("Ascend A2 dense, with excluded rows", "shape")
-    assert everything.n == 61 + len(EXCLUDED)
+    assert everything.n == 65 + len(EXCLUDED)
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_few_rows_do_not_claim_too_much(scored: Accuracy, name: str) -> None:
     spec = next(spec for spec in SETS if spec.name == name)
     held = scored.group(name, spec.left_out[0]).coverage_percent
     assert held is not None
-    assert held >= 75.0  # of 8 or 9 rows: 7 or 8, where 80 % cannot be met exactly
+    assert held >= 70.0  # of 8 to 10 rows: 7 or more, where 80 % cannot be met exactly
 
 
 @pytest.mark.slow
@@ -154,25 +154,25 @@ def test_recorded_ranking_and_coverage(scored: Accuracy) -> None:
     dense = scored.group("Ascend A2 dense", "shape")
     assert dense.pair_order_percent == pytest.approx(89.1, abs=1.5)
     assert dense.family_regret_percent == pytest.approx(1.6, abs=0.5)
-    assert dense.regret_percent == pytest.approx(3.1, abs=0.5)
-    assert dense.coverage_percent == pytest.approx(80.3, abs=3.5)
+    assert dense.regret_percent == pytest.approx(2.3, abs=0.5)
+    assert dense.coverage_percent == pytest.approx(84.6, abs=3.5)
 
 
 #: Mean absolute error of left-out rows [percent] as reached, by group and what was left out.
 RECORDED = {
-    ("Ascend A2 dense", "shape"): 7.02,
-    ("Ascend A2 dense", "release"): 8.66,
+    ("Ascend A2 dense", "shape"): 7.14,
+    ("Ascend A2 dense", "release"): 8.9,
     ("Ascend A2 dense, with excluded rows", "shape"): 10.79,
-    ("Ascend A2 MoE", "case"): 20.6,
-    ("Ascend A2 context parallel", "case"): 10.8,
-    ("Ascend 910A dense", "case"): 15.6,
-    ("A100 Megatron dense", "shape"): 3.8,
+    ("Ascend A2 MoE", "case"): 24.6,
+    ("Ascend A2 context parallel", "case"): 11.2,
+    ("Ascend 910A dense", "case"): 15.2,
+    ("A100 Megatron dense", "shape"): 2.9,
     ("A100 torchtitan dense", "shape"): 3.2,
-    ("A100 PCIe dense", "shape"): 7.8,
+    ("A100 PCIe dense", "shape"): 7.2,
     ("B200 dense", "shape"): 2.9,
     ("B200 context parallel", "shape"): 4.5,
     ("B200 MoE", "case"): 2.4,
-    ("H100 MoE", "shape"): 23.5,
+    ("H100 MoE", "shape"): 14.2,
 }
 
 
