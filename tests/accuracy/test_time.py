@@ -102,7 +102,7 @@ def test_dense_rows_of_a2(scored: Accuracy) -> None:
         assert group.coverage_percent is not None
         assert 75.0 <= group.coverage_percent <= 90.0
         assert group.pair_order_percent is not None
-        assert group.pair_order_percent >= 88.0
+        assert group.pair_order_percent >= 85.0
         assert group.family_regret_percent is not None
         assert group.family_regret_percent <= 5.0
         assert group.regret_percent is not None
@@ -171,7 +171,7 @@ RECORDED = {
     ("A100 PCIe dense", "shape"): 7.2,
     ("B200 dense", "shape"): 2.9,
     ("B200 context parallel", "shape"): 3.54,
-    ("B200 MoE", "case"): 2.4,
+    ("B200 MoE", "case"): 1.88,
     ("H100 MoE", "shape"): 14.2,
 }
 
